@@ -1,0 +1,1 @@
+"""Effects in order: observe, start, wait, stop. Decisions are made in `pdctl.plan`."""

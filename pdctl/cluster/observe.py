@@ -1,0 +1,118 @@
+"""Look at a cluster: what its hosts say, as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pdctl.cluster.reach import Reach
+from pdctl.errors import TransportError
+from pdctl.plan.changes import Running
+from pdctl.plan.model import Plan
+from pdctl.plan.saved import plan_from_json
+
+_SERVING = ("ready",)
+
+
+@dataclass(frozen=True)
+class SeenInstance:
+    """One instance as its host shows it now."""
+
+    name: str
+    role: str
+    host: str
+    state: str
+    data: Mapping[str, Any]
+    """The shim's state; empty for an instance that was never started or whose host does not answer."""
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        return self.data.get("spec") or {}
+
+    @property
+    def alive(self) -> int:
+        """Number of live processes of its tree."""
+        return int(self.data.get("alive") or 0)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Everything the hosts say about one cluster."""
+
+    cluster: str
+    instances: tuple[SeenInstance, ...]
+    record: Mapping[str, Any]
+    """The cluster's record from the hosts: plan, topology path, who, last verification."""
+    unreachable: Mapping[str, TransportError]
+    now: float
+    """Clock of the hosts, seconds since the epoch."""
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan that the cluster was started from."""
+        try:
+            return plan_from_json(self.record["plan"])
+        except (KeyError, TypeError):
+            return None
+
+    @property
+    def running(self) -> dict[str, Running]:
+        return {
+            seen.name: Running(seen.state, seen.host, str(seen.data.get("hash") or ""))
+            for seen in self.instances
+            if seen.data
+        }
+
+    @property
+    def state(self) -> str:
+        """`ready`, `degraded` (it can still serve), `starting`, `failed` or `stopped`."""
+        states = [seen.state for seen in self.instances]
+        if not states or all(state in ("stopped", "pending") for state in states):
+            return "stopped"
+        if all(state == "ready" for state in states):
+            return "ready"
+        if self._can_serve():
+            return "degraded"
+        if any(state in ("failed", "unreachable", "unhealthy") for state in states):
+            return "failed"
+        return "starting"
+
+    def _can_serve(self) -> bool:
+        ready = {seen.role for seen in self.instances if seen.state in _SERVING}
+        wants_proxy = any(seen.role == "proxy" for seen in self.instances)
+        engines = {"producer", "consumer"} <= ready or "aggregated" in ready
+        return engines and ("proxy" in ready or not wants_proxy)
+
+
+def observe(cluster: str, reach: Reach, *, load: bool = False) -> Observed:
+    """Ask all hosts of a cluster at once; hosts that don't answer are listed, never waited for twice."""
+    answers = reach.each(lambda client: client.query(cluster, load=load))
+    unreachable = {host: answer for host, answer in answers.items() if isinstance(answer, TransportError)}
+    good = {host: answer for host, answer in answers.items() if not isinstance(answer, TransportError)}
+    record = max(
+        (answer.get("cluster") or {} for answer in good.values()), key=lambda found: float(found.get("at") or 0), default={}
+    )
+    seen: dict[str, SeenInstance] = {}
+    for host, answer in good.items():
+        for name, data in answer["instances"].items():
+            role = (data.get("spec") or {}).get("role") or _role_of(name)
+            seen[name] = SeenInstance(name, role, host, str(data.get("state")), data)
+    for planned in (record.get("plan") or {}).get("instances", []):
+        name, host = planned["name"], planned["host"]
+        if name not in seen:
+            seen[name] = SeenInstance(name, planned["role"], host, "unreachable" if host in unreachable else "pending", {})
+    ordered = sorted(seen.values(), key=lambda one: _order(one.name, one.role))
+    now = max((float(answer["now"]) for answer in good.values()), default=0.0)
+    return Observed(cluster, tuple(ordered), record, unreachable, now)
+
+
+def _role_of(name: str) -> str:
+    role = name.rsplit("-", 1)[0]
+    return role if role in ("producer", "consumer", "aggregated") else "proxy"
+
+
+def _order(name: str, role: str) -> tuple[int, int, str]:
+    roles = ("producer", "consumer", "aggregated", "proxy")
+    ordinal = name.rsplit("-", 1)[-1]
+    return (roles.index(role) if role in roles else len(roles), int(ordinal) if ordinal.isdigit() else 0, name)

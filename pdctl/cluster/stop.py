@@ -1,0 +1,46 @@
+"""Take a cluster down and prove that nothing is left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pdctl.cluster.reach import Reach
+from pdctl.errors import TransportError
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """What `down` did, over all hosts."""
+
+    stopped: tuple[str, ...]
+    already: tuple[str, ...]
+    left: tuple[Mapping[str, Any], ...]
+    """Processes that would not end: `instance`, `pid`, `command`."""
+    shm_removed: tuple[str, ...]
+    unreachable: Mapping[str, TransportError] = field(default_factory=dict)
+
+    @property
+    def clean(self) -> bool:
+        """Whether it is proven that nothing is left anywhere."""
+        return not self.left and not self.unreachable
+
+
+def stop_cluster(cluster: str, reach: Reach, *, timeout_s: float, purge: bool) -> Stopped:
+    """Stop the proxy first, so that no new request comes in, then everything else, on all hosts at once."""
+    answers = reach.each(lambda client: client.stop(cluster, timeout_s=timeout_s, purge=purge, order=_order(client.query(cluster))))
+    good = [answer for answer in answers.values() if not isinstance(answer, TransportError)]
+    return Stopped(
+        stopped=tuple(name for answer in good for name in answer.get("stopped", [])),
+        already=tuple(name for answer in good for name in answer.get("already", [])),
+        left=tuple(left for answer in good for left in answer.get("left", [])),
+        shm_removed=tuple(name for answer in good for name in answer.get("proof", {}).get("shm_removed", [])),
+        unreachable={host: answer for host, answer in answers.items() if isinstance(answer, TransportError)},
+    )
+
+
+def _order(seen: Mapping[str, Any]) -> list[list[str]]:
+    proxies = [name for name in seen["instances"] if name == "proxy"]
+    engines = [name for name in seen["instances"] if name != "proxy"]
+    return [group for group in (proxies, engines) if group]

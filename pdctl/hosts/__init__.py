@@ -1,0 +1,1 @@
+"""Hosts: a Transport runs an argv and moves bytes, here or elsewhere; knows nothing of vLLM."""

@@ -1,0 +1,52 @@
+"""How pdctl reaches a host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A finished command."""
+
+    exit_code: int
+    """Negative: ended by that signal."""
+    stdout: bytes
+    stderr: bytes
+
+
+class Stream(Protocol):
+    """A running command whose output is read line by line."""
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield lines of stdout without their newline until the command ends."""
+        ...
+
+    def close(self) -> None:
+        """End the command: its standard input is closed, then it is terminated."""
+        ...
+
+
+class Transport(Protocol):
+    """One host. Methods raise TransportError if the host cannot be reached; they return values and print nothing."""
+
+    host: str
+
+    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0) -> Completed:
+        """Run a command to its end. A non-zero exit is a value, a timeout is a TransportError."""
+        ...
+
+    def put(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
+        """Write a file atomically, with missing directories (0700). `~` is the remote home."""
+        ...
+
+    def stream(self, argv: Sequence[str], *, first_input: bytes = b"") -> Stream:
+        """Start a command, write `first_input` to it and return its output as it comes.
+
+        Its standard input stays open until `close` or the end of this process: the command sees EOF then.
+        """
+        ...
+
+    def close(self) -> None: ...
