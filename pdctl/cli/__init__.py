@@ -1,1 +1,1 @@
-
+"""The command line: parse, call, return a Result. Decides nothing."""

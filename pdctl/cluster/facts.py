@@ -26,10 +26,10 @@ print("pdctl-facts " + json.dumps({"python": sys.executable, "vllm": version}))
 _ASK_TIMEOUT_S = 60.0
 
 
-def gather_facts(topology: Topology, *, ask_engines: bool) -> Facts:
+def gather_facts(topology: Topology, *, ask_engines: bool, assume_gpus: bool = False) -> Facts:
     """Return what is known of this machine's GPUs, the model's config and, if asked, the engines' versions.
 
-    Raises PreflightError when an interpreter that the file names has no vLLM.
+    `assume_gpus` lets a plan be made on a machine without the GPUs, with a warning. Raises PreflightError when an interpreter that the file names has no vLLM.
     """
     hosts = topology.hosts or [Host(name="local")]
     found: dict[str, HostFacts] = {}
@@ -48,7 +48,7 @@ def gather_facts(topology: Topology, *, ask_engines: bool) -> Facts:
         found[host.name] = HostFacts(vllm_version=version, python=python, gpus=gpus, nvlink=local_nvlink() if gpus else None)
     if findings:
         raise PreflightError(findings)
-    return Facts(hosts=found, model_config=_model_config(topology.model), pdctl_python=sys.executable)
+    return Facts(hosts=found, model_config=_model_config(topology.model), pdctl_python=sys.executable, assume_gpus=assume_gpus)
 
 
 def local_gpus() -> tuple[Gpu, ...] | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pdctl.errors import UsageError
+from pdctl.plan.model import Plan
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,19 @@ class KnownCluster:
 def pdctl_home(environ: Mapping[str, str]) -> Path:
     """Return pdctl's own directory: $PDCTL_HOME, else ~/.pdctl."""
     return Path(environ["PDCTL_HOME"]) if environ.get("PDCTL_HOME") else Path.home() / ".pdctl"
+
+
+def known_hosts(plan: Plan) -> tuple[KnownHost, ...]:
+    """Return how to reach the hosts of a plan."""
+    return tuple(KnownHost(host.name, host.workdir, host.ssh) for host in plan.hosts)
+
+
+def reachable_hosts(home: Path, plan: Plan) -> tuple[KnownHost, ...]:
+    """Return the hosts of a plan and those where an earlier plan of the same cluster may still run something."""
+    earlier = next((known.hosts for known in known_clusters(home) if known.cluster == plan.cluster), ())
+    planned = known_hosts(plan)
+    names = {host.name for host in planned}
+    return (*planned, *(host for host in earlier if host.name not in names))
 
 
 def remember(home: Path, known: KnownCluster) -> None:

@@ -15,7 +15,21 @@ _SHOWN = 12
 
 
 def decisive_lines(client: ShimClient, cluster: str, instance: str) -> tuple[str, tuple[str, ...], str]:
-    """Return (cause, lines, fix) for an instance that failed, from its last run's log; empty if there is no log."""
+    """Return (cause, lines, fix) for an instance that failed; without a known cause, its log's last lines."""
+    texts = _last_run(client, cluster, instance)
+    cause = find_root_cause(texts)
+    if cause is None:
+        return "", tuple(text for text in texts if text.strip())[-_SHOWN:], ""
+    return cause.cause, tuple(cause.evidence)[:_SHOWN], cause.fix
+
+
+def error_lines(client: ShimClient, cluster: str, instance: str) -> tuple[str, tuple[str, ...], str]:
+    """Return (cause, lines, fix) of the first failure in an instance's current log; all empty if there is none."""
+    cause = find_root_cause(_last_run(client, cluster, instance))
+    return (cause.cause, tuple(cause.evidence), cause.fix) if cause else ("", (), "")
+
+
+def _last_run(client: ShimClient, cluster: str, instance: str) -> list[str]:
     try:
         stream = client.log_lines(cluster, ["--run", "current", "--tail", str(_TAIL)], [instance])
         try:
@@ -23,12 +37,8 @@ def decisive_lines(client: ShimClient, cluster: str, instance: str) -> tuple[str
         finally:
             stream.close()
     except TransportError:
-        return "", (), ""
-    texts = [text for text in texts if not text.startswith("pdctl: ")]
-    cause = find_root_cause(texts)
-    if cause is None:
-        return "", tuple(text for text in texts if text.strip())[-_SHOWN:], ""
-    return cause.cause, tuple(cause.evidence)[:_SHOWN], cause.fix
+        return []
+    return [text for text in texts if not text.startswith("pdctl: ")]
 
 
 def log_lines(reach: Reach, cluster: str, placed: dict[str, list[str]], options: Sequence[str]) -> Iterator[tuple[str, str, str]]:

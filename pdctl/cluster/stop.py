@@ -19,12 +19,14 @@ class Stopped:
     left: tuple[Mapping[str, Any], ...]
     """Processes that would not end: `instance`, `pid`, `command`."""
     shm_removed: tuple[str, ...]
+    ports_busy: tuple[int, ...] = ()
+    """Ports of the cluster that something still listens on."""
     unreachable: Mapping[str, TransportError] = field(default_factory=dict)
 
     @property
     def clean(self) -> bool:
         """Whether it is proven that nothing is left anywhere."""
-        return not self.left and not self.unreachable
+        return not self.left and not self.ports_busy and not self.unreachable
 
 
 def stop_cluster(cluster: str, reach: Reach, *, timeout_s: float, purge: bool) -> Stopped:
@@ -36,6 +38,7 @@ def stop_cluster(cluster: str, reach: Reach, *, timeout_s: float, purge: bool) -
         already=tuple(name for answer in good for name in answer.get("already", [])),
         left=tuple(left for answer in good for left in answer.get("left", [])),
         shm_removed=tuple(name for answer in good for name in answer.get("proof", {}).get("shm_removed", [])),
+        ports_busy=tuple(port for answer in good for port in answer.get("proof", {}).get("ports_busy", [])),
         unreachable={host: answer for host, answer in answers.items() if isinstance(answer, TransportError)},
     )
 

@@ -39,6 +39,9 @@ class Facts:
     pdctl_python: str = "python3"
     """Interpreter that has pdctl, for the proxy and the simulated engine."""
 
+    assume_gpus: bool = False
+    """Whether a host whose GPUs are unknown may be taken to have as many as it needs, with a warning (plan, not up)."""
+
     def host(self, name: str) -> HostFacts:
         """Return the facts of a host, empty ones if it was not asked."""
         return self.hosts.get(name, HostFacts())

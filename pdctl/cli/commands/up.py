@@ -1,0 +1,100 @@
+"""pdctl up."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pdctl.cli.load import read_topology
+from pdctl.cli.options import FileArgument, JsonOption, SetOption, duration_s
+from pdctl.cli.result import Result
+from pdctl.errors import UsageError
+
+
+def command(
+    file: FileArgument,
+    set_: SetOption = [],  # noqa: B006 - typer copies it
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Return once everything is started.")] = False,
+    timeout: Annotated[str, typer.Option(metavar="DURATION", help="Time to become ready; default: health.startup_timeout.")] = "",
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Don't prove that KV moves.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done and do nothing.")] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Don't ask before changing what runs.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave what was started when it fails or is interrupted.")] = False,
+    json: JsonOption = False,
+) -> Result:
+    """Start the cluster (or what is missing of it), wait until it is ready, and prove that KV moves. Idempotent."""
+    from pdctl.cluster.facts import gather_facts
+    from pdctl.cluster.known import KnownCluster, known_hosts, pdctl_home, reachable_hosts, remember
+    from pdctl.cluster.reach import Reach
+    from pdctl.cluster.up import bring_up, record_of
+    from pdctl.plan.planner import plan_cluster
+    from pdctl.render.progress import progress
+
+    began = time.monotonic()
+    loaded = read_topology(file, set_)
+    plan = plan_cluster(loaded.topology, gather_facts(loaded.topology, ask_engines=True), loaded.source)
+    timeout_s = duration_s("--timeout", timeout) if timeout else float(plan.health["startup_timeout_s"])
+    home = pdctl_home(os.environ)
+    topology = "-" if file == "-" else str(Path(file).absolute())
+    reach = Reach(reachable_hosts(home, plan), home)
+    try:
+        with progress(plan, sys.stderr) as sink:
+            outcome = bring_up(
+                plan, reach,
+                record=record_of(plan, topology=topology, now=time.time()),
+                remember=lambda: remember(home, KnownCluster(plan.cluster, topology, known_hosts(plan))),
+                environ=os.environ, sink=sink, timeout_s=timeout_s, wait=not no_wait, keep=keep, dry_run=dry_run,
+                confirm=lambda text: yes or _confirm(sink, text),
+            )  # fmt: skip
+            report = None
+            if not (dry_run or no_wait or no_verify):
+                report = _verify(plan, reach, sink)
+    finally:
+        reach.close()
+    document: dict[str, Any] = {
+        "schema": 1,
+        "cluster": plan.cluster,
+        "url": plan.url,
+        "dry_run": dry_run,
+        "waited": not no_wait,
+        "changes": [
+            {"instance": one.instance, "action": one.action, "cause": one.cause} for one in outcome.changes if one.action != "keep"
+        ],
+        "seconds": round(time.monotonic() - began, 3),
+        "verify": report.to_dict() if report else None,
+        "headline": report.headline if report else None,
+        "model": plan.served_model_name,
+        "warnings": list(plan.warnings),
+    }
+    return Result(document, view="up", exit_code=report.exit_code if report else 0, quiet=False) if json or document else Result()
+
+
+def _verify(plan: Any, reach: Any, sink: Any) -> Any:
+    from pdctl.cluster.verification import note_verification
+    from pdctl.events import Event
+    from pdctl.verify import verify_cluster
+
+    sink.emit(Event("step", plan.cluster, "verifying that KV moves"))
+    report = verify_cluster(plan, api_key=_api_key(plan), sink=sink)
+    note_verification(plan, reach, report.to_dict(), report.headline, ok=report.ok, now=time.time())
+    return report
+
+
+def _api_key(plan: Any) -> str | None:
+    names = plan.proxy.secret_env if plan.proxy else ()
+    return next((os.environ[name] for name in names if os.environ.get(name)), None)
+
+
+def _confirm(sink: Any, text: str) -> bool:
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"this would change what runs:\n{text}", fix="run it with -y to do so, or with --dry-run to only look"
+        )
+    with sink.paused():
+        sys.stderr.write(f"{text}\n")
+        return typer.confirm("Go on?", err=True)

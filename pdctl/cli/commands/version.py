@@ -1,0 +1,17 @@
+"""pdctl version."""
+
+from __future__ import annotations
+
+import platform
+
+from pdctl import __version__
+from pdctl.cli.options import JsonOption
+from pdctl.cli.result import Result
+
+
+def command(json: JsonOption = False) -> Result:  # noqa: ARG001 - the renderer reads it
+    """Show the versions of pdctl, Python and the newest vLLM that pdctl knows."""
+    from pdctl.vllm.version import NEWEST_KNOWN, format_version
+
+    versions = {"pdctl": __version__, "python": platform.python_version(), "newest_vllm_known": format_version(NEWEST_KNOWN)}
+    return Result({"schema": 1, **versions}, view="version")

@@ -1,0 +1,37 @@
+"""The cluster that a command without FILE means, with its hosts at hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pdctl.cli.load import named_by_file
+from pdctl.cluster.known import KnownCluster, choose_cluster, pdctl_home
+from pdctl.cluster.reach import Reach
+
+
+@dataclass(frozen=True)
+class OpenCluster:
+    """A known cluster and its hosts."""
+
+    known: KnownCluster
+    reach: Reach
+    home: Path
+
+
+@contextmanager
+def open_cluster(name: str) -> Iterator[OpenCluster]:
+    """Yield the cluster that `name` (or ./topology.yaml, or the only one known) means; closes its connections after."""
+    home = pdctl_home(os.environ)
+    wanted = name or None
+    if wanted and wanted.endswith((".yaml", ".yml")):  # the file that `up` was given, out of habit
+        wanted = named_by_file(Path(wanted))
+    known = choose_cluster(home, wanted, named_by_file())
+    reach = Reach(known.hosts, home)
+    try:
+        yield OpenCluster(known, reach, home)
+    finally:
+        reach.close()

@@ -1,0 +1,129 @@
+"""Bring a cluster to its plan: observe, decide (in `pdctl.plan.changes`), execute, and undo what was cut short."""
+
+from __future__ import annotations
+
+import getpass
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pdctl import __version__
+from pdctl.cluster.launch import Launch
+from pdctl.cluster.lock import cluster_lock
+from pdctl.cluster.observe import Observed, observe
+from pdctl.cluster.reach import Reach
+from pdctl.cluster.specs import spec_of
+from pdctl.errors import LaunchError, PdctlError
+from pdctl.events import Event, Sink
+from pdctl.plan.changes import Change, plan_changes
+from pdctl.plan.model import Plan
+from pdctl.plan.saved import plan_to_json
+
+
+@dataclass(frozen=True)
+class UpOutcome:
+    """What `up` found and did."""
+
+    changes: tuple[Change, ...]
+    started: tuple[str, ...]
+
+    @property
+    def nothing_to_do(self) -> bool:
+        return all(change.action == "keep" for change in self.changes)
+
+
+def record_of(plan: Plan, *, topology: str, now: float) -> dict[str, Any]:
+    """Return what the hosts keep of a cluster: enough to manage it without its file. Holds no secret."""
+    return {
+        "schema": 1,
+        "cluster": plan.cluster,
+        "topology": topology,
+        "plan": plan_to_json(plan),
+        "by": _user(),
+        "at": now,
+        "version": __version__,
+        "verify": None,
+    }
+
+
+def changes_between(plan: Plan, observed: Observed) -> tuple[Change, ...]:
+    """Return what has to be done to get from what was observed to the plan."""
+    hashes = {instance.name: str(spec_of(plan, instance)["hash"]) for instance in plan.instances}
+    return plan_changes(plan, hashes, observed.running, observed.plan)
+
+
+def bring_up(
+    plan: Plan,
+    reach: Reach,
+    *,
+    record: Mapping[str, Any],
+    remember: Callable[[], None],
+    environ: Mapping[str, str],
+    sink: Sink,
+    timeout_s: float,
+    wait: bool,
+    keep: bool,
+    dry_run: bool,
+    confirm: Callable[[str], bool],
+) -> UpOutcome:
+    """Start what is missing, replace what differs, stop what is no longer wanted; returns when all is ready.
+
+    `confirm` is shown the changes to what runs and says whether to go on; `remember` is called before the first start.
+    Raises PreflightError (ports), LaunchError (an instance failed: what this call started is stopped again unless
+    `keep`), LockHeld, TransportError. A KeyboardInterrupt is passed on after the same clean-up.
+    """
+    with cluster_lock(reach, plan.cluster, "pdctl up"):
+        observed = observe(plan.cluster, reach)
+        for error in observed.unreachable.values():
+            raise error
+        changes = changes_between(plan, observed)
+        outcome = UpOutcome(changes, tuple(change.instance for change in changes if change.action in ("start", "restart")))
+        if dry_run or (outcome.nothing_to_do and observed.state == "ready"):
+            return outcome
+        touching = [change for change in changes if change.action in ("restart", "stop")]
+        if touching and not confirm("\n".join(str(change) for change in changes if change.action != "keep")):
+            raise PdctlError("nothing was changed", where=plan.cluster)
+        launch = Launch(plan, reach, environ=environ, record=record, sink=sink)
+        launch.clear_away(changes, observed)
+        to_start = [plan.instance(name) for name in outcome.started]
+        kept = [plan.instance(change.instance) for change in changes if change.action == "keep"]
+        launch.check_ports(to_start)
+        remember()
+        try:
+            launch.start_and_follow(to_start, kept, timeout_s=timeout_s, wait=wait)
+        except (PdctlError, KeyboardInterrupt) as error:
+            if not keep:
+                _undo(launch, plan, sink, error)
+            raise
+        return outcome
+
+
+def _undo(launch: Launch, plan: Plan, sink: Sink, error: BaseException) -> None:
+    with _uninterrupted():
+        left = launch.undo()
+    if left:
+        first = left[0]
+        text = f"pid {first['pid']} of {first['instance']} would not end"
+        raise LaunchError(plan.cluster, text, fix="see `pdctl down`") from error
+    if launch.started:
+        sink.emit(Event("stopped", plan.cluster, "what was started is stopped again"))
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let no second Ctrl-C leave half a cluster behind; the clean-up is bounded by its own time-outs."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"

@@ -1,0 +1,184 @@
+"""Every result as text for people. Takes the JSON form, so that people and scripts are told the same."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pdctl.render.duration import ago, short_duration
+
+Data = Mapping[str, Any]
+
+
+def _out(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+def show_plan(data: Data) -> None:
+    """Print the plan as tables."""
+    from pdctl.render.console import console, plain_table
+
+    screen = console()
+    gpus = data["gpus"]
+    have = f", {gpus['available']} available" if gpus.get("available") is not None else ""
+    _out(f"{data['cluster']}: {data['model']} on {data['engine']}, {data['connector'] or 'no P/D'}")
+    _out(f"GPUs: {gpus['formula']}{have}")
+    _out("")
+    table = plain_table("NAME", "ROLE", "HOST", "GPUS", "HTTP", "OTHER PORTS", "KV ROLE")
+    for one in data["instances"]:
+        ports = {use: port for use, port in one["ports"].items() if use != "http"}
+        others = ", ".join(f"{use} {_port(port)}" for use, port in ports.items()) or "-"
+        config = one["kv_transfer_config"] or {}
+        table.add_row(
+            one["name"], one["role"], one["host"], ",".join(one["gpus"]) or "-", f"{one['address']}:{_port(one['ports']['http'])}",
+            others, config.get("kv_role", "-"),
+        )  # fmt: skip
+    screen.print(table)
+    for warning in data["warnings"]:
+        _out(f"\nwarning: {warning}")
+    _out("\nargv, environment and kv-transfer-config of each instance: --format json, sh or yaml")
+
+
+def _port(port: Any) -> str:
+    return f"{port[0]}-{port[1]}" if isinstance(port, list) else str(port)
+
+
+def show_up(data: Data) -> None:
+    """Print what `up` did and where to send requests."""
+    changes = data["changes"]
+    if data["dry_run"]:
+        signs = {"start": "+", "restart": "~", "stop": "-"}
+        for change in changes:
+            _out(f"{signs[change['action']]} {change['instance']}: {change['cause']}")
+        _out("nothing to do" if not changes else "dry run: nothing was done")
+        return
+    done = "nothing to do, everything runs as planned" if not changes else f"{len(changes)} instance{'s' if len(changes) > 1 else ''} changed"
+    state = "ready" if data["waited"] else "started"
+    _out(f"{data['cluster']}  {state} in {data['seconds']:.1f} s  ({done})")
+    for warning in data["warnings"]:
+        _out(f"warning: {warning}")
+    if data["headline"]:
+        _out(data["headline"])
+    if data["url"]:
+        model = data["model"]
+        _out(f"\n{data['url']}/v1  serves {model}")
+        _out(f"  curl {data['url']}/v1/completions -H 'content-type: application/json' \\")
+        _out(f"       -d '{{\"model\": \"{model}\", \"prompt\": \"Hello\", \"max_tokens\": 16}}'")
+
+
+def show_status(data: Data) -> None:
+    """Print the headline and the table of instances."""
+    from rich.text import Text
+
+    from pdctl.render.console import STATE_STYLES, console, plain_table
+
+    screen = console()
+    headline = Text(f"{data['cluster']}  ")
+    headline.append(data["state"], STATE_STYLES.get(data["state"], ""))
+    short = {"producer": "P", "consumer": "D", "aggregated": "A"}
+    ready = " ".join(f"{count}{short[role]}" for role, count in data["ready"].items())
+    headline.append(f"  {ready}  {data['url'] or ''}{_verified(data)}".rstrip())
+    if data["engine"] and data["engine"]["kind"] == "sim":
+        headline.append("  (simulated engines)", "yellow")
+    screen.print(headline)
+    table = plain_table("NAME", "ROLE", "HOST", "GPUS", "STATE", "PORT", "PID", "UP", "RESTARTS", "REQ", "KV%", "PEERS")
+    for one in data["instances"]:
+        table.add_row(
+            one["name"], one["role"], one["host"], ",".join(one["gpus"]) or "-", _state(one), str(one["port"] or "-"),
+            str(one["pid"] or "-"), short_duration(one["uptime_s"]), str(one["restarts"]), _load(one), _percent(one["kv_usage"]),
+            one["peers"] or "-",
+        )  # fmt: skip
+    if data["instances"]:
+        screen.print(table)
+    for one in data["instances"]:
+        if one["reason"] and one["state"] not in ("ready", "stopped"):
+            _out(f"{one['name']}: {one['reason']}")
+    for host, what in data["unreachable"].items():
+        _out(f"host {host} does not answer: {what}")
+
+
+def _state(one: Data) -> Any:
+    from rich.text import Text
+
+    from pdctl.render.console import STATE_STYLES
+
+    text = f"{one['state']} ({one['phase']})" if one["phase"] else str(one["state"])
+    return Text(text, STATE_STYLES.get(one["state"], ""))
+
+
+def _load(one: Data) -> str:
+    return "-" if one["running"] is None else f"{one['running']}/{one['waiting'] or 0}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value * 100:.0f}"
+
+
+def _verified(data: Data) -> str:
+    note = data["verify"]
+    if not note or data["state"] == "stopped":
+        return ""
+    return f"  {note['headline']}, {ago(note['ago_s'])}"
+
+
+def show_down(data: Data) -> None:
+    """Print what was stopped, and the proof."""
+    if data["stopped"]:
+        _out(f"stopped {', '.join(data['stopped'])} in {data['seconds']:.1f} s")
+    for left in data["left"]:
+        _out(f"still running: {left['instance']} pid {left['pid']} ({left.get('command') or '?'})")
+    for port in data["ports_busy"]:
+        _out(f"still listened on: port {port}")
+    for host, what in data["unreachable"].items():
+        _out(f"host {host} does not answer, so nothing is known of it: {what}")
+    if data["clean"]:
+        done = "" if data["stopped"] else "already stopped; "
+        _out(f"{data['cluster']}: {done}nothing is left: no process, no port, no shared memory")
+    if data["purged"]:
+        _out("logs and state are removed")
+
+
+def show_verify(data: Data) -> None:
+    """Print a verification."""
+    from pdctl.render.verification import show_verification
+
+    show_verification(data)
+
+
+def show_ls(data: Data) -> None:
+    """Print the known clusters."""
+    from pdctl.render.console import console, plain_table
+
+    if not data["clusters"]:
+        _out("no cluster is known here; start one with `pdctl up FILE`")
+        return
+    table = plain_table("NAME", "STATE", "INSTANCES", "URL", "TOPOLOGY")
+    for one in data["clusters"]:
+        table.add_row(one["cluster"], one["state"], str(one["instances"]), one["url"] or "-", one["topology"])
+    console().print(table)
+
+
+def show_causes(data: Data) -> None:
+    """Print the first cause of each failed instance."""
+    if not data["causes"]:
+        _out("no cause of a failure was found in these logs")
+    for one in data["causes"]:
+        _out(f"{one['instance']}: {one['cause']}")
+        for line in one["lines"]:
+            _out(f"  | {line}")
+        if one["fix"]:
+            _out(f"  fix: {one['fix']}")
+
+
+def show_version(data: Data) -> None:
+    """Print versions."""
+    for name, version in data.items():
+        if name != "schema":
+            _out(f"{name.replace('_', ' ')} {version}")
+
+
+VIEWS: dict[str, Callable[[Data], None]] = {
+    "plan": show_plan, "up": show_up, "status": show_status, "down": show_down, "verify": show_verify, "ls": show_ls,
+    "causes": show_causes, "version": show_version,
+}  # fmt: skip
