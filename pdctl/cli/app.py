@@ -35,6 +35,16 @@ class LazyGroup(typer.core.TyperGroup):
             return None
         return _load(cmd_name)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Name the nearest command instead of only saying no."""
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and name not in COMMANDS:
+            import difflib
+
+            near = difflib.get_close_matches(name, COMMANDS, n=1)
+            raise UsageError(f"no command `{name}`", fix=f"did you mean `pdctl {near[0]}`?" if near else "see `pdctl --help`")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's signature
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
