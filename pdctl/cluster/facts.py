@@ -48,7 +48,10 @@ def gather_facts(topology: Topology, *, ask_engines: bool, assume_gpus: bool = F
         found[host.name] = HostFacts(vllm_version=version, python=python, gpus=gpus, nvlink=local_nvlink() if gpus else None)
     if findings:
         raise PreflightError(findings)
-    return Facts(hosts=found, model_config=_model_config(topology.model), pdctl_python=sys.executable, assume_gpus=assume_gpus)
+    return Facts(
+        hosts=found, model_config=_model_config(topology.model), pdctl_python=sys.executable,
+        directory=str(Path.cwd()), home=str(Path.home()), assume_gpus=assume_gpus,
+    )  # fmt: skip
 
 
 def local_gpus() -> tuple[Gpu, ...] | None:

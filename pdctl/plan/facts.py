@@ -39,6 +39,10 @@ class Facts:
     pdctl_python: str = "python3"
     """Interpreter that has pdctl, for the proxy and the simulated engine."""
 
+    directory: str = ""
+    """Where relative paths of the file start on this machine: the operator's working directory."""
+    home: str = ""
+    """What `~` means on this machine."""
     assume_gpus: bool = False
     """Whether a host whose GPUs are unknown may be taken to have as many as it needs, with a warning (plan, not up)."""
 

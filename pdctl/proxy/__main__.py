@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from pdctl.errors import PdctlError
 from pdctl.proxy.options import Options, parse_options
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pdctl.connectors.base import HandOver
     from collections.abc import Sequence
+
+    from pdctl.connectors.base import HandOver
 
 
 def main(argv: Sequence[str]) -> int:

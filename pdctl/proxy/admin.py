@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -41,7 +41,9 @@ class Models:
         instances = sorted(self._context.fleet.instances, key=lambda one: (not one.healthy, one.in_flight))
         common = forwarded(request.headers, keep_authorization=self._context.options.api_key is None)
         for instance in instances:
-            head = request_head(b"GET", b"/v1/models", instance.host_header, common, b"pdctl-models", None)
+            head = request_head(
+                b"GET", b"/v1/models", instance.host_header, common=common, request_id=b"pdctl-models", length=None
+            )
             try:
                 status, body = await asyncio.wait_for(_get(instance.pool.ask(head)), _ASK_S)
             except (LegError, asyncio.TimeoutError):
@@ -66,7 +68,7 @@ async def _get(asking: Any) -> tuple[int, bytes]:
 
 
 async def answer(
-    context: Context, models: Models, request: Request, connection: ClientConnection, path: str, extra: list[Header]
+    context: Context, models: Models, request: Request, connection: ClientConnection, *, path: str, extra: list[Header]
 ) -> None:
     """Answer a GET or HEAD; raises Refused."""
     if path in ("/health", "/ping"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -148,20 +148,6 @@ def unit_body(asked: Asked, unit: Unit) -> dict[str, Any]:
         return asked.body
     body = {**asked.body, **unit.overrides}
     return {key: value for key, value in body.items() if value is not None or key not in unit.overrides}
-
-
-def prefill_bytes(body: dict[str, Any]) -> bytes:
-    """Return the producer's body, from what the connector made of the client's.
-
-    The token that prefill writes is thrown away: nothing that shapes or describes it may make the producer refuse
-    (a required tool call of one token is a parse error: vllm#38911) or compute more.
-    """
-    for key in ("logprobs", "top_logprobs", "prompt_logprobs", "echo", "best_of", "use_beam_search"):
-        body.pop(key, None)
-    choice = body.get("tool_choice")
-    if choice is not None and choice != "auto":
-        body["tool_choice"] = "none"
-    return orjson.dumps(body)
 
 
 def decode_parts(asked: Asked, unit: Unit, params: Mapping[str, Any] | None) -> list[bytes]:

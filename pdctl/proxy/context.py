@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pdctl.proxy.failures import LegError, Refused
 from pdctl.proxy.log import say
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Coroutine, Sequence
+
     from pdctl.connectors.base import HandOver
-    from pdctl.proxy.upstream import Leg
+    from pdctl.proxy.fleet import Fleet, Instance
     from pdctl.proxy.metrics import Metrics
     from pdctl.proxy.options import Options
-    from pdctl.proxy.fleet import Fleet, Instance
-    from collections.abc import Callable, Coroutine, Sequence
-    import asyncio
+    from pdctl.proxy.upstream import Leg
 
 RETRY_AFTER_S = 1
 
@@ -73,7 +74,7 @@ class Context:
         say(f"{instance.name}: a request failed: {error}")
         stage = stage_of(instance)
         if error.timeout:
-            # Its /health may still be good (a P2pNccl engine that waits for a dead peer): asking again would hang again.
+            # Its /health may be good all the same (a P2pNccl engine that waits for a dead peer).
             self.fleet.failed(instance, hard=True)
             return Refused(504, f"the {stage} engine did not answer in time")
         self.fleet.down(instance, str(error))

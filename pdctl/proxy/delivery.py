@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pdctl.proxy.answers import Cleaner, event
 from pdctl.proxy.context import AnotherError, Context, stage_of
 from pdctl.proxy.failures import LegError, Refused
 from pdctl.proxy.wire import Header, error_body, returned
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pdctl.proxy.upstream import Leg
-    from pdctl.proxy.front import ClientConnection
-    from pdctl.proxy.fleet import Instance
     from collections.abc import Callable
+
+    from pdctl.proxy.fleet import Instance
+    from pdctl.proxy.front import ClientConnection
+    from pdctl.proxy.upstream import Leg
 
 
 @dataclass(eq=False)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from pdctl.connectors.base import Peer
 from pdctl.proxy.log import say
+from pdctl.proxy.options import ROLES
 from pdctl.proxy.upstream import Pool
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pdctl.proxy.options import Target
     from collections.abc import Callable, Container
+
+    from pdctl.proxy.options import Target
 
 # An engine can answer /health and fail every request: so many failures in a row take it out of rotation.
 BREAK_AFTER = 5
@@ -62,7 +64,8 @@ class Fleet:
         """Also those of removed instances, while legs run on them."""
         self.on_add: Callable[[Instance], None] | None = None
         self._connect_timeout_s = connect_timeout_s
-        self._turn = 0
+        # One for each role: with a common one, producer i would always meet consumer i.
+        self._turns = dict.fromkeys(ROLES, 0)
 
     def add(self, target: Target) -> Instance:
         """Take an engine in; it serves once its health is known."""
@@ -111,8 +114,8 @@ class Fleet:
         whole = [one for one in fit if one.broken_until <= now] or fit
         least = min(one.in_flight for one in whole)
         equal = [one for one in whole if one.in_flight == least]
-        self._turn += 1
-        return equal[self._turn % len(equal)]
+        self._turns[role] += 1
+        return equal[self._turns[role] % len(equal)]
 
     def up(self, instance: Instance) -> None:
         """Note that an instance's health is good."""

@@ -6,15 +6,16 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import cast, TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import httptools
 
 from pdctl.proxy.wire import CONTINUE, JSON_TYPE, LAST_CHUNK, Header, chunk, error_body, response_head
 
 if TYPE_CHECKING:
-    from pdctl.proxy.upstream import Leg
     from collections.abc import Awaitable, Callable, Iterable
+
+    from pdctl.proxy.upstream import Leg
 
 MAX_HEAD = 64 << 10
 HEAD_S = 10.0

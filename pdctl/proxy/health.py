@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from pdctl.proxy.failures import LegError
 from pdctl.proxy.wire import request_head
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pdctl.proxy.fleet import Fleet, Instance
@@ -39,7 +39,9 @@ async def watch(fleet: Fleet, instance: Instance) -> None:
 
 async def observe(instance: Instance) -> str | None:
     """Return None if an engine's /health says 200, else why not."""
-    head = request_head(b"GET", b"/health", instance.host_header, b"accept: */*\r\n", b"pdctl-health", None)
+    head = request_head(
+        b"GET", b"/health", instance.host_header, common=b"accept: */*\r\n", request_id=b"pdctl-health", length=None
+    )
 
     async def asked() -> str | None:
         leg = await instance.pool.ask(head)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
-
 
 if TYPE_CHECKING:
     from pdctl.proxy.body import Unit
@@ -16,10 +15,11 @@ _DONE = b"[DONE]"
 def merge_answers(answers: list[dict[str, Any]], units: list[Unit]) -> dict[str, Any]:
     """Return the answer that one engine would have given: choices in order, usage summed."""
     merged = dict(answers[0])
-    choices = []
-    for answer, unit in zip(answers, units, strict=True):
-        for choice in answer.get("choices") or ():
-            choices.append({**choice, "index": unit.index})
+    choices = [
+        {**choice, "index": unit.index}
+        for answer, unit in zip(answers, units, strict=True)
+        for choice in answer.get("choices") or ()
+    ]
     merged["choices"] = sorted(choices, key=lambda choice: choice["index"])
     usage = sum_usage([(answer.get("usage"), unit) for answer, unit in zip(answers, units, strict=True)])
     if usage is not None:

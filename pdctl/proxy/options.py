@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 from dataclasses import dataclass
-from typing import NoReturn, TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import urlsplit
 
 from pdctl.errors import UsageError

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import orjson
 
 from pdctl.connectors.base import HandOver, HandOverError
 from pdctl.proxy.answers import Cleaner, cached_tokens
-from pdctl.proxy.body import Asked, Unit, decode_parts, prefill_bytes, unit_body
+from pdctl.proxy.body import Asked, Unit, decode_parts, unit_body
 from pdctl.proxy.context import AnotherError, Context, final
 from pdctl.proxy.delivery import Opened
 from pdctl.proxy.failures import LegError, Refused
@@ -20,9 +20,11 @@ from pdctl.proxy.plain import check_status, open_plain
 from pdctl.proxy.wire import request_head
 
 if TYPE_CHECKING:
-    from pdctl.proxy.front import ClientConnection
-    from pdctl.proxy.fleet import Instance
     from collections.abc import Mapping
+
+    from pdctl.proxy.fleet import Instance
+    from pdctl.proxy.front import ClientConnection
+    from pdctl.proxy.upstream import Leg
 
 DRAIN_S = 60.0
 _NO_HANDOVER = "prefill did not hand over its KV cache"
@@ -43,9 +45,16 @@ class Disaggregated:
     """One client's request on its way through producer and consumer."""
 
     def __init__(
-        self, context: Context, handover: HandOver, connection: ClientConnection, asked: Asked, target: bytes, common: bytes,
+        self,
+        context: Context,
+        handover: HandOver,
+        connection: ClientConnection,
+        asked: Asked,
+        *,
+        target: bytes,
+        common: bytes,
         public: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.context = context
         self.asked = asked
         self.public = public
@@ -127,28 +136,33 @@ class Disaggregated:
         context = self.context
         self._connection.phase = "prefill"
         internal = self._handover.request_id(self._unique(unit, attempt), producer.peer, consumer.peer)
-        body = prefill_bytes(self._handover.prefill_body(unit_body(self.asked, unit)))
+        body = orjson.dumps(self._handover.prefill_body(unit_body(self.asked, unit)))
         identity = internal.encode()
-        head = request_head(b"POST", self._target, producer.host_header, self._common, identity, len(body))
+        head = request_head(
+            b"POST", self._target, producer.host_header, common=self._common, request_id=identity, length=len(body)
+        )
         started = context.loop.time()
         producer.in_flight += 1
         try:
             leg = await context.ask(producer, head, [body])
             opened = Opened(context, producer, leg, Cleaner(identity, self.public.encode()), started)
             await check_status(opened, identity, self.public.encode())
-            try:
-                answer = await leg.read()
-            except LegError as error:
-                failed = context.leg_failed(producer, error)
-                # Nothing has gone to the client yet: the next producer may answer.
-                raise failed if error.timeout else AnotherError(producer, 502, str(failed)) from error
-            except BaseException:
-                leg.abort()
-                raise
+            answer = await self._read(producer, leg)
         finally:
             producer.in_flight -= 1
         context.metrics.prefill.observe(context.loop.time() - started)
         return self._handed(producer, answer, internal)
+
+    async def _read(self, producer: Instance, leg: Leg) -> bytes:
+        """Return a prefill's answer. Nothing has gone to the client yet: if it breaks off, another producer may answer."""
+        try:
+            return await leg.read()
+        except LegError as error:
+            failed = self.context.leg_failed(producer, error)
+            raise failed if error.timeout else AnotherError(producer, 502, str(failed)) from error
+        except BaseException:
+            leg.abort()
+            raise
 
     def _handed(self, producer: Instance, answer: bytes, internal: str) -> _Handed:
         metrics, fleet = self.context.metrics, self.context.fleet
@@ -173,7 +187,12 @@ class Disaggregated:
         parts = decode_parts(self.asked, unit, handed.params)
         internal, public = handed.internal.encode(), self.public.encode()
         head = request_head(
-            b"POST", self._target, consumer.host_header, self._common, internal, sum(len(part) for part in parts)
+            b"POST",
+            self._target,
+            consumer.host_header,
+            common=self._common,
+            request_id=internal,
+            length=sum(map(len, parts)),
         )
         started = context.loop.time()
         sent: list[bool] = []
@@ -205,9 +224,14 @@ class Disaggregated:
             self.context.spawn(self._drain(unit, consumer, handed))
 
     async def _drain(self, unit: Unit, consumer: Instance, handed: _Handed) -> None:
-        body = prefill_bytes(self._handover.prefill_body(unit_body(self.asked, unit)))
+        body = orjson.dumps(self._handover.prefill_body(unit_body(self.asked, unit)))
         head = request_head(
-            b"POST", self._target, consumer.host_header, self._common, handed.internal.encode(), len(body)
+            b"POST",
+            self._target,
+            consumer.host_header,
+            common=self._common,
+            request_id=handed.internal.encode(),
+            length=len(body),
         )
         consumer.in_flight += 1
         try:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 
 from pdctl.proxy.answers import Cleaner
 from pdctl.proxy.context import AnotherError, Context, final
 from pdctl.proxy.delivery import Opened
 from pdctl.proxy.failures import LegError, Passed
 from pdctl.proxy.wire import request_head, returned
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pdctl.proxy.fleet import Instance
     from collections.abc import Sequence
+
+    from pdctl.proxy.fleet import Instance
 
 
 async def open_plain(
@@ -28,7 +29,7 @@ async def open_plain(
         if failed is not None:
             context.metrics.retries.add(failed.instance.role)
         try:
-            return await _attempt(context, instance, target, common, public, parts)
+            return await _attempt(context, instance, parts, target=target, common=common, public=public)
         except AnotherError as error:
             failed = error
             tried.add(instance)
@@ -38,10 +39,12 @@ async def open_plain(
 
 
 async def _attempt(
-    context: Context, instance: Instance, target: bytes, common: bytes, public: str, parts: Sequence[bytes]
+    context: Context, instance: Instance, parts: Sequence[bytes], *, target: bytes, common: bytes, public: str
 ) -> Opened:
     identity = public.encode()
-    head = request_head(b"POST", target, instance.host_header, common, identity, sum(map(len, parts)))
+    head = request_head(
+        b"POST", target, instance.host_header, common=common, request_id=identity, length=sum(map(len, parts))
+    )
     instance.in_flight += 1
     sent_at = context.loop.time()
     try:

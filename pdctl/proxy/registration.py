@@ -7,7 +7,7 @@ without one, what registers is an engine, so the port must not be open to strang
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgpack
 import zmq
@@ -16,9 +16,10 @@ from pdctl.proxy.log import say
 from pdctl.proxy.options import Target, split_address
 
 if TYPE_CHECKING:
-    from pdctl.proxy.fleet import Fleet, Instance
-    from collections.abc import Callable
     import asyncio
+    from collections.abc import Callable
+
+    from pdctl.proxy.fleet import Fleet, Instance
 
 SILENCE_S = 15.0
 MAX_MESSAGE = 4096
@@ -44,7 +45,7 @@ def parse_announcement(frames: list[bytes]) -> Announcement:
     except (msgpack.UnpackException, ValueError) as error:
         raise ValueError("the payload is not msgpack") from error
     if not isinstance(body, dict):
-        raise ValueError("the payload is not a map")  # noqa: TRY004 - one kind of error for any malformed message
+        raise ValueError("the payload is not a map")
     role = _ROLES.get(str(body.get("type")))
     if role is None:
         raise ValueError("the type is neither P nor D")
@@ -54,7 +55,7 @@ def parse_announcement(frames: list[bytes]) -> Announcement:
 def _address(body: dict[Any, Any], key: str) -> str:
     address = body.get(key)
     if not isinstance(address, str):
-        raise ValueError(f"{key} is missing")  # noqa: TRY004
+        raise ValueError(f"{key} is missing")
     split_address(address)
     return address
 

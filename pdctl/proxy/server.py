@@ -17,8 +17,8 @@ from pdctl.proxy.metrics import Metrics
 from pdctl.proxy.service import Service
 
 if TYPE_CHECKING:
-    from pdctl.proxy.options import Options
     from pdctl.connectors.base import HandOver
+    from pdctl.proxy.options import Options
     from pdctl.proxy.registration import Listener, Registry
 
 DRAIN_S = 10.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import re
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import orjson
@@ -18,11 +19,10 @@ from pdctl.proxy.pd import Disaggregated
 from pdctl.proxy.plain import open_plain
 from pdctl.proxy.split import Split
 from pdctl.proxy.wire import Header, error_body, forwarded
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pdctl.proxy.front import ClientConnection, Request
     from pdctl.proxy.context import Context
+    from pdctl.proxy.front import ClientConnection, Request
 
 AGGREGATED = "/aggregated"
 """Path prefix that picks the aggregated replicas, as the header `x-pdctl-route: aggregated` does."""
@@ -57,7 +57,7 @@ class Service:
         except asyncio.CancelledError:
             context.metrics.disconnects.add(connection.phase)
             raise
-        except Exception as error:  # noqa: BLE001 - a fault of the proxy's must not leave a client without an answer
+        except Exception as error:
             say(f"internal error: {type(error).__name__} while serving {path}")
             if connection.answered:
                 request.keep_alive = False
@@ -85,11 +85,11 @@ class Service:
             return
         self._check_key(request, path)
         if request.method in (b"GET", b"HEAD"):
-            await admin.answer(self._context, self._models, request, connection, path, extra)
+            await admin.answer(self._context, self._models, request, connection, path=path, extra=extra)
         elif request.method != b"POST" or path in admin.PATHS:
             raise Refused(405, "the method is not allowed")
         elif aggregated or not self._context.disaggregated:
-            await self._plain(request, connection, path, ("aggregated",), extra)
+            await self._plain(request, connection, path, roles=("aggregated",), extra=extra)
         elif path in _PD:
             await self._disaggregated(request, connection, path, extra)
         else:
@@ -97,9 +97,9 @@ class Service:
             if handover is not None and handover.plain_requests_kill:
                 if not self._context.fleet.count("aggregated")[1]:
                     raise Refused(501, "this path needs an aggregated replica: the connector's engines cannot serve it")
-                await self._plain(request, connection, path, ("aggregated",), extra)
+                await self._plain(request, connection, path, roles=("aggregated",), extra=extra)
             else:
-                await self._plain(request, connection, path, ("aggregated", "consumer", "producer"), extra)
+                await self._plain(request, connection, path, roles=("aggregated", "consumer", "producer"), extra=extra)
 
     def _check_key(self, request: Request, path: str) -> None:
         key = self._context.options.api_key
@@ -116,9 +116,14 @@ class Service:
         if context.handover is None:
             raise Refused(500, "no connector is set")
         asked = parse_asked(path, request.body)
-        target = request.target
         work = Disaggregated(
-            context, context.handover, connection, asked, target, self._common(request), extra[0][1].decode()
+            context,
+            context.handover,
+            connection,
+            asked,
+            target=request.target,
+            common=self._common(request),
+            public=extra[0][1].decode(),
         )
         reason = needs_one_engine(path, asked.body)
         if reason is not None:
@@ -139,7 +144,7 @@ class Service:
         """Serve what a consumer cannot answer with KV that it got: the prompt's own logits, and beams."""
         context = self._context
         if context.fleet.count("aggregated")[0]:
-            await self._plain(request, connection, request.path, ("aggregated",), extra, asked=work.asked)
+            await self._plain(request, connection, request.path, roles=("aggregated",), extra=extra, asked=work.asked)
             return
         kills = context.handover is not None and context.handover.plain_requests_kill
         if context.options.fallback != "decode" or kills:
@@ -157,6 +162,7 @@ class Service:
         request: Request,
         connection: ClientConnection,
         path: str,
+        *,
         roles: tuple[str, ...],
         extra: list[Header],
         asked: Asked | None = None,

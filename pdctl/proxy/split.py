@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -15,9 +15,10 @@ from pdctl.proxy.merge import EventMerger, merge_answers
 from pdctl.proxy.wire import Header, error_body
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
     from pdctl.proxy.front import ClientConnection
     from pdctl.proxy.pd import Disaggregated
-    from collections.abc import Coroutine, Sequence
 
 AT_ONCE = 64
 """Units of one request in work at a time."""

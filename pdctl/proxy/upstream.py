@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import cast, TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import httptools
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 import orjson
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -72,18 +72,12 @@ def returned(headers: Iterable[Header]) -> list[Header]:
 
 
 def request_head(
-    method: bytes, path: bytes, host: bytes, common: bytes, request_id: bytes, length: int | None
+    method: bytes, path: bytes, host: bytes, *, common: bytes, request_id: bytes, length: int | None
 ) -> bytes:
-    """Return the head of a request to an engine."""
+    """Return the head of a request to an engine. `common`: the lines that all legs of a request share."""
     sized = b"" if length is None else b"content-length: %d\r\n" % length
-    return b"%b %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\n%b\r\n" % (
-        method,
-        path,
-        host,
-        common,
-        request_id,
-        sized,
-    )
+    line = b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (method, path, host)
+    return b"%b%bx-request-id: %b\r\n%b\r\n" % (line, common, request_id, sized)
 
 
 def error_body(status: int, message: str, kind: str | None = None, param: str | None = None) -> bytes:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from pdctl.errors import Problem
+from pdctl.topology.schema import Topology
 
 Path = tuple[str | int, ...]
 
@@ -47,5 +48,5 @@ class SourceMap:
 class TopologyFile:
     """A loaded topology with the places of its keys."""
 
-    topology: object
+    topology: Topology
     source: SourceMap

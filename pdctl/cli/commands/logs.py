@@ -15,11 +15,10 @@ from pdctl.cli.open import OpenCluster, open_cluster
 from pdctl.cli.options import ClusterOption, JsonOption, duration_s
 from pdctl.cli.result import Result
 from pdctl.errors import UsageError
+from pdctl.topology.names import full_name
 
 if TYPE_CHECKING:
     from pdctl.cluster.observe import Observed
-
-_ALIASES = (("prefill-", "producer-"), ("decode-", "consumer-"))
 
 
 def command(
@@ -99,17 +98,6 @@ def _placed(observed: Observed, wanted: Sequence[str], host: str) -> dict[str, l
             if name not in chosen.setdefault(seen[name], []):
                 chosen[seen[name]].append(name)
     return chosen
-
-
-def full_name(name: str) -> str:
-    """Return the instance that an alias means: p0, prefill-0 -> producer-0; d0, decode-0 -> consumer-0."""
-    short = re.fullmatch(r"([pda])(\d+)", name)
-    if short:
-        return {"p": "producer", "d": "consumer", "a": "aggregated"}[short[1]] + f"-{short[2]}"
-    for alias, role in _ALIASES:
-        if name.startswith(alias):
-            return role + name.removeprefix(alias)
-    return name
 
 
 def _causes(opened: OpenCluster, placed: dict[str, list[str]]) -> Result:

