@@ -32,7 +32,7 @@ def here(path: str, host: Host, facts: Facts) -> str:
 
 def engine_argv(
     topology: Topology, role: RoleShape, host: Host, facts: Facts, *, model: str, served: str, address: str, http_port: int,
-    config: Mapping[str, Any] | None, connector_args: Mapping[str, Any],
+    config: Mapping[str, Any] | None, connector_args: Mapping[str, Any], version: str,
 ) -> tuple[str, ...]:  # fmt: skip
     """Return the command line: what pdctl owns first, then the connector's needs, then the user's arguments, each flag once."""
     flags: dict[str, Any] = {
@@ -46,6 +46,8 @@ def engine_argv(
         flags["kv-transfer-config"] = json.dumps(config, separators=(",", ":"))
     if topology.share_gpus > 1 and topology.engine.kind == "vllm":
         flags["gpu-memory-utilization"] = round(_UTILIZATION / topology.share_gpus, 2)
+    if topology.engine.kind == "sim":
+        flags["sim-vllm-version"] = version
     return (*_program(topology, host, facts), *argv_of({**flags, **connector_args, **role.args}))
 
 

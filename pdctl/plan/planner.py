@@ -47,7 +47,7 @@ class _Planner:
         if self.problems:
             raise PlanError(sorted(self.problems, key=lambda one: (one.line, one.column)))
         engines = [
-            self._instance(role, name, placed[name], ports[name], connector, ask, registration)
+            self._instance(role, name, placed[name], ports[name], connector, ask, registration, version)
             for role in self.roles
             for name in role.names
         ]
@@ -145,8 +145,9 @@ class _Planner:
             self.problems.append(self.source.problem(("proxy", "kind"), "`vllm-router` cannot be started by this version of pdctl", "use `builtin` or `auto`"))
 
     def _instance(
-        self, role: RoleShape, name: str, placed: Placed, ports: dict[str, PortRange], connector: Connector | None, ask: Ask, registration: int | None
-    ) -> InstancePlan:
+        self, role: RoleShape, name: str, placed: Placed, ports: dict[str, PortRange], connector: Connector | None, ask: Ask,
+        registration: int | None, version: EngineVersion,
+    ) -> InstancePlan:  # fmt: skip
         host = self._host(placed.host)
         address = self._address(host)
         uses = connector if role.role != "aggregated" else None
@@ -159,7 +160,7 @@ class _Planner:
         argv = engine_argv(
             self.topology, role, host, self.facts, model=here(self.topology.model, host, self.facts) if self._is_path() else self.topology.model,
             served=self._served(), address=address, http_port=ports["http"].first, config=config,
-            connector_args=uses.args(ask, role.role) if uses else {},
+            connector_args=uses.args(ask, role.role) if uses else {}, version=version.text,
         )  # fmt: skip
         return InstancePlan(
             name=name, role=role.role, host=host.name, address=address, gpus=placed.gpus, ranks=_ranks(role.shape, placed.gpus), ports=ports,

@@ -31,7 +31,7 @@ def engine_version(
     A simulated engine stands in for the newest release that has the connector.
     """
     newest = NEWEST_KNOWN if connector is None or connector.last is None else connector.last
-    fallback = EngineVersion(NEWEST_KNOWN, format_version(NEWEST_KNOWN), assumed=True)
+    fallback = EngineVersion(newest, format_version(newest), assumed=True)
     written = topology.engine.version
     if written:
         try:

@@ -154,7 +154,7 @@ class Disaggregated:
         return self._handed(producer, answer, internal)
 
     async def _read(self, producer: Instance, leg: Leg) -> bytes:
-        """Return a prefill's answer. Nothing has gone to the client yet: if it breaks off, another producer may answer."""
+        """Return a prefill's answer; the client has got nothing yet, so if it breaks off another producer may answer."""
         try:
             return await leg.read()
         except LegError as error:
@@ -167,11 +167,9 @@ class Disaggregated:
     def _handed(self, producer: Instance, answer: bytes, internal: str) -> _Handed:
         metrics, fleet = self.context.metrics, self.context.fleet
         try:
-            parsed = orjson.loads(answer)
-            if not isinstance(parsed, dict):
-                raise HandOverError("the answer is not an object")
+            parsed = parse_answer(answer)
             params = self._handover.decode_params(parsed)
-        except (orjson.JSONDecodeError, HandOverError) as error:
+        except HandOverError as error:
             metrics.handovers_failed.add()
             say(f"{producer.name}: no hand-over: {error}")
             fleet.failed(producer)
@@ -244,3 +242,14 @@ class Disaggregated:
             say(f"{consumer.name}: the KV of a client that left was not taken: {error}")
         finally:
             consumer.in_flight -= 1
+
+
+def parse_answer(raw: bytes) -> dict[str, Any]:
+    """Return a producer's answer; raises HandOverError if it is not an object."""
+    try:
+        answer = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise HandOverError("the answer is not JSON") from error
+    if not isinstance(answer, dict):
+        raise HandOverError("the answer is not an object")
+    return answer

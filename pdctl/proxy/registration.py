@@ -45,7 +45,7 @@ def parse_announcement(frames: list[bytes]) -> Announcement:
     except (msgpack.UnpackException, ValueError) as error:
         raise ValueError("the payload is not msgpack") from error
     if not isinstance(body, dict):
-        raise ValueError("the payload is not a map")
+        raise ValueError("the payload is not a map")  # noqa: TRY004 - one error for any malformed message
     role = _ROLES.get(str(body.get("type")))
     if role is None:
         raise ValueError("the type is neither P nor D")
@@ -55,7 +55,7 @@ def parse_announcement(frames: list[bytes]) -> Announcement:
 def _address(body: dict[Any, Any], key: str) -> str:
     address = body.get(key)
     if not isinstance(address, str):
-        raise ValueError(f"{key} is missing")
+        raise ValueError(f"{key} is missing")  # noqa: TRY004 - one error for any malformed message
     split_address(address)
     return address
 

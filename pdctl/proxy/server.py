@@ -57,9 +57,8 @@ async def run(options: Options, handover: HandOver | None) -> int:
     await stop.wait()
     server.close()
     await _drain(front)
-    for task in [*tasks, *context.background]:
-        task.cancel()
-    await asyncio.gather(*tasks, *context.background, return_exceptions=True)
+    fleet.instances.clear()
+    await _cancel([*tasks, *context.background])
     for pool in fleet.pools:
         pool.close()
     if listener is not None:
@@ -100,6 +99,15 @@ async def _drain(front: Front) -> None:
         connection.abort()
     with contextlib.suppress(asyncio.TimeoutError):
         await asyncio.wait_for(_empty(front), 1.0)
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    """End tasks; again and again, as a wait_for may swallow a cancellation (Python up to 3.11)."""
+    for _ in range(20):
+        for task in tasks:
+            task.cancel()
+        if not tasks or not (await asyncio.wait(tasks, timeout=0.1))[1]:
+            return
 
 
 async def _empty(front: Front) -> None:

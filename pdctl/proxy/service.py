@@ -57,7 +57,7 @@ class Service:
         except asyncio.CancelledError:
             context.metrics.disconnects.add(connection.phase)
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a client must not be left without an answer
             say(f"internal error: {type(error).__name__} while serving {path}")
             if connection.answered:
                 request.keep_alive = False

@@ -307,13 +307,35 @@ class Pool:
         return None
 
     async def _connect(self) -> EngineConnection:
-        making = self.loop.create_connection(lambda: EngineConnection(self), self.host, self.port)
+        making = self.loop.create_task(self._dial())
         try:
-            _, connection = await asyncio.wait_for(making, self.connect_timeout_s)
-        except (OSError, asyncio.TimeoutError) as error:
-            what = str(error) or f"no connection within {self.connect_timeout_s:g} s"
-            raise LegError(what, refused=True) from error
+            # Not wait_for: up to Python 3.11 it may swallow the cancellation that tells of a client that has left.
+            done, _ = await asyncio.wait((making,), timeout=self.connect_timeout_s)
+        except BaseException:
+            _discard(making)
+            raise
+        if not done:
+            _discard(making)
+            raise LegError(f"no connection within {self.connect_timeout_s:g} s", refused=True)
+        try:
+            return making.result()
+        except OSError as error:
+            raise LegError(str(error), refused=True) from error
+
+    async def _dial(self) -> EngineConnection:
+        _, connection = await self.loop.create_connection(lambda: EngineConnection(self), self.host, self.port)
         return connection
+
+
+def _discard(making: asyncio.Task[EngineConnection]) -> None:
+    """Give up a connection that is being made."""
+
+    def drop(task: asyncio.Task[EngineConnection]) -> None:
+        if not task.cancelled() and task.exception() is None:
+            task.result().drop()
+
+    making.cancel()
+    making.add_done_callback(drop)
 
 
 async def _begun(leg: Leg) -> None:

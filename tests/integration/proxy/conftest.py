@@ -1,12 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from .engine import Engine, EngineThread
-from .running import Proxy
+from .running import Proxy, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Bench:
@@ -36,8 +38,9 @@ class Bench:
             kv = f",kv={engine.kv_address}" if connector == "p2p_nccl" and engine.role != "aggregated" else ""
             named += [f"--{engine.role}", engine.url + kv]
         proxy = self.proxy("--connector", connector, *named, *arguments, **settings).ready()
-        instances: Callable[[], list[dict[str, Any]]] = lambda: proxy.get("/pdctl/instances").json["instances"]
-        from .running import eventually
+
+        def instances() -> list[dict[str, Any]]:
+            return list(proxy.get("/pdctl/instances").json["instances"])
 
         eventually(lambda: all(one["healthy"] for one in instances()), "all engines to be in rotation")
         return proxy

@@ -1,7 +1,7 @@
 """A scripted engine on a real socket: answers as vLLM does, and does what a test tells it to do wrong.
 
-Its words depend on the prompt and the choice only, so any number of engines agree. KV is a shared dictionary: a producer
-puts what it prefilled under the block's name (Nixl) or the request id (P2pNccl), and a consumer takes it out.
+Its words depend on the prompt and the choice only, so any number of engines agree. KV is a shared dictionary: a
+producer puts what it prefilled under the block's name (Nixl) or the request id (P2pNccl), and a consumer takes it out.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import contextlib
 import json
 import threading
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass

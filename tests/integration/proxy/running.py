@@ -11,9 +11,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass
@@ -29,11 +31,8 @@ class Answer:
     @property
     def events(self) -> list[Any]:
         """Payloads of the events: parsed, but for `[DONE]`."""
-        found = []
-        for block in self.body.decode().split("\n\n"):
-            if block.startswith("data: "):
-                found.append(block[6:] if block[6:] == "[DONE]" else json.loads(block[6:]))
-        return found
+        blocks = [block[6:] for block in self.body.decode().split("\n\n") if block.startswith("data: ")]
+        return [block if block == "[DONE]" else json.loads(block) for block in blocks]
 
     @property
     def text(self) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 
-from .conftest import Bench
 from .engine import words_of
 from .running import eventually
+
+if TYPE_CHECKING:
+    from .conftest import Bench
 
 BODY = {"model": "m", "prompt": "hello", "max_tokens": 5}
 
@@ -79,9 +82,14 @@ def test_headers_travel(bench: Bench) -> None:
     p, d = bench.engine("producer"), bench.engine("consumer")
     proxy = bench.front([p, d])
     answer = proxy.post(
-        BODY, x_request_id="a b/../c", authorization="Bearer sk-user", traceparent="00-1", cookie="s=1", connection="x-hop",
+        BODY,
+        x_request_id="a b/../c",
+        authorization="Bearer sk-user",
+        traceparent="00-1",
+        cookie="s=1",
+        connection="x-hop",
         x_hop="1",
-    )  # fmt: skip
+    )
     assert answer.headers["x-request-id"] == "a_b____c"
     for engine in (p, d):
         headers = engine.seen[0].headers
@@ -209,3 +217,15 @@ def test_stop_lets_a_stream_end(bench: Bench) -> None:
     assert answers[0].events[-1] == "[DONE]"
     assert answers[0].text == text("hello", 20)
     assert time.monotonic() - started < 9
+
+
+def test_stop_works_while_nothing_is_reachable(bench: Bench) -> None:
+    """A cancelled health check that fails at that very moment must not go on."""
+    p, d = bench.engine("producer"), bench.engine("consumer")
+    for engine in (p, d):
+        engine.stop()
+    for _ in range(8):
+        proxy = bench.proxy("--connector", "nixl", "--producer", p.url, "--consumer", d.url)
+        started = time.monotonic()
+        assert proxy.stop() == 0
+        assert time.monotonic() - started < 5

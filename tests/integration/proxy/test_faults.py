@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 
-from .conftest import Bench
 from .engine import words_of
 from .running import Answer, eventually
+
+if TYPE_CHECKING:
+    from .conftest import Bench
 
 BODY = {"model": "m", "prompt": "hello", "max_tokens": 5}
 BAD = {"error": {"message": "the prompt is too long", "type": "BadRequestError", "param": None, "code": 400}}

@@ -8,12 +8,15 @@ import socket
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from .conftest import Bench
 from .engine import Engine, words_of
 from .running import Proxy, eventually
+
+if TYPE_CHECKING:
+    from .conftest import Bench
 
 BODY = {"model": "m", "prompt": "hello", "max_tokens": 40, "stream": True}
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .conftest import Bench
+if TYPE_CHECKING:
+    from .conftest import Bench
 
 BASE: dict[str, Any] = {"model": "m", "prompt": "hello", "temperature": 0}
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import msgpack
 import pytest
 import zmq
 
-from .conftest import Bench
-from .engine import Engine
 from .running import Proxy, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .conftest import Bench
+    from .engine import Engine
 
 BODY = {"model": "m", "prompt": "hello", "max_tokens": 5}
 

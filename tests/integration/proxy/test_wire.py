@@ -7,12 +7,15 @@ import json
 import socket
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from .conftest import Bench
 from .engine import words_of
 from .running import Proxy, eventually
+
+if TYPE_CHECKING:
+    from .conftest import Bench
 
 BODY = {"model": "m", "prompt": "hello", "max_tokens": 3}
 RAW = json.dumps(BODY).encode()
@@ -84,7 +87,8 @@ def test_keep_alive_and_head_and_options(proxy: Proxy) -> None:
     got = talk(
         proxy,
         b"HEAD /health HTTP/1.1\r\nhost: x\r\n\r\nOPTIONS /v1/completions HTTP/1.1\r\nhost: x\r\norigin: http://e\r\n\r\n"
-        b"DELETE /v1/completions HTTP/1.1\r\nhost: x\r\n\r\nPOST /health HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+        b"DELETE /v1/completions HTTP/1.1\r\nhost: x\r\n\r\n"
+        b"POST /health HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
         b"GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n",
     )
     heads = [line for line in got.split(b"\r\n") if b"HTTP/1.1 " in line]
