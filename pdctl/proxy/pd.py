@@ -154,7 +154,7 @@ class Disaggregated:
         return self._handed(producer, answer, internal)
 
     async def _read(self, producer: Instance, leg: Leg) -> bytes:
-        """Return a prefill's answer; the client has got nothing yet, so if it breaks off another producer may answer."""
+        """Return a prefill's answer; the client has nothing yet, so if it breaks off another producer may answer."""
         try:
             return await leg.read()
         except LegError as error:

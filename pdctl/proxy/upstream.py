@@ -126,6 +126,7 @@ class EngineConnection(asyncio.Protocol):
         self._headers: list[Header] = []
         self._parts: list[bytes] = []
         self._complete = False
+        self._keep = False
 
     @property
     def usable(self) -> bool:
@@ -226,11 +227,13 @@ class EngineConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._leg is not None and self._leg.status >= 200:
             self._complete = True
+            # Only here: once the parser has left the message it no longer knows.
+            self._keep = self._parser is not None and self._parser.should_keep_alive()
 
     def _end(self, leg: Leg) -> None:
         self._leg = None
         self.pool.active.discard(leg)
-        keep = self._parser is not None and self._parser.should_keep_alive() and not leg.until_close
+        keep = self._keep and not leg.until_close
         self.resume()
         leg.finish()
         if keep and self.usable:

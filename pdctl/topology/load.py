@@ -2,176 +2,155 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from pdctl.errors import Problem, TopologyError
+from pdctl.topology.editor_schema import json_schema
+from pdctl.topology.environment import broken_environment
 from pdctl.topology.expand import expand
+from pdctl.topology.fields import model_at
+from pdctl.topology.normal import normalise
+from pdctl.topology.override import override
 from pdctl.topology.rules import broken_rules
 from pdctl.topology.schema import Topology
-from pdctl.topology.source import Path, SourceMap, TopologyFile
+from pdctl.topology.source import Path, SourceMap, TopologyFile, below
 from pdctl.topology.translate import translate
+from pdctl.topology.written import Written
 from pdctl.topology.yaml_text import parse_yaml
 
-_LAYOUT = re.compile(r"(\d+)P(\d+)D")
-_ROLE_OF_LAYOUT = (("prefill", "P"), ("decode", "D"))
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["json_schema", "load_topology"]
+
+_MOST_ROUNDS = 8
+"""Validation is repeated without what was wrong; the second round finds everything unless a key hid another's error."""
 
 
 def load_topology(
     text: str, *, file: str, default_name: str, environ: Mapping[str, str], overrides: Sequence[str] = ()
 ) -> TopologyFile:
-    """Load a topology: parse, `--set`, expand, normalise, validate, check rules. Raises TopologyError with all problems."""
+    """Load a topology: parse, `--set`, expand, normalise, validate, check. Raises TopologyError with all problems.
+
+    `environ` fills in `${VAR}`; secrets are named in the file, not read. No value of it is ever part of a message.
+    """
     parsed = parse_yaml(text, file)
-    problems = list(parsed.problems)
-    if problems and parsed.data is None:
-        raise TopologyError(problems)
-    if parsed.data is None:
-        raise TopologyError([Problem("", "the file is empty", "write at least `model` and `layout`; `pdctl schema` describes all keys", file, 1, 1)])
-    if not isinstance(parsed.data, dict):
-        raise TopologyError([Problem("", "the file is not a mapping", "write `key: value` lines", file, 1, 1)])
-    data, overridden, wrong = _override(parsed.data, overrides)
-    source = SourceMap(file, parsed.places, overridden)
-    problems += wrong
-
-    def report(path: Path, what: str, fix: str) -> None:
-        problems.append(source.problem(path, what, fix))
-
-    expanded = expand(data, environ, report)
-    normal = _normalise(expanded, default_name, report)
-    topology = _validate(normal, data, report)
-    if topology is not None:
-        for path, what, fix in broken_rules(topology):
-            report(path, what, fix)
-    if problems or topology is None:
-        raise TopologyError(_in_order(problems))
-    return TopologyFile(topology, source)
+    if not parsed.readable:
+        raise TopologyError(parsed.problems)
+    if parsed.data is None and not overrides and not parsed.problems:
+        what = "the file is empty"
+        fix = "write at least `model`, `layout` and `connector`; `pdctl schema` describes all keys"
+        raise TopologyError([Problem("", what, fix, file, 1, 1)])
+    data = {} if parsed.data is None else parsed.data
+    if not isinstance(data, dict):
+        first = Problem("", "the file is no mapping", "write `key: value` lines", file, 1, 1)
+        raise TopologyError([*parsed.problems, first])
+    return _Loading(file, data, parsed.places, parsed.problems, parsed.broken).load(default_name, environ, overrides)
 
 
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of the file as people write it."""
-    schema = Topology.model_json_schema(by_alias=True)
-    connector = schema["properties"]["connector"]
-    connector["anyOf"] = [{"type": "string", "examples": ["nixl", "p2p_nccl"]}, *connector.get("anyOf", [])]
-    schema["required"] = ["model"]
-    schema["properties"]["layout"]["examples"] = ["1P1D", "2P4D"]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "pdctl topology"}
+class _Loading:
+    """One file on its way: what is wrong so far, and of which keys nothing is known because they are wrong."""
+
+    def __init__(
+        self,
+        file: str,
+        data: dict[str, Any],
+        places: dict[Path, tuple[int, int]],
+        problems: list[Problem],
+        broken: list[Path],
+    ) -> None:
+        self._data, self._places = data, places
+        self._problems, self._broken = list(problems), list(broken)
+        self._source = SourceMap(file, places)
+        self._written = Written(data)
+
+    def load(self, default_name: str, environ: Mapping[str, str], overrides: Sequence[str]) -> TopologyFile:
+        done = override(self._data, self._places, overrides)
+        self._problems += done.problems
+        self._broken += done.broken
+        self._source = SourceMap(self._source.file, self._places, frozenset(done.made))
+        expanded = expand(self._data, environ, self._report)
+        normal = normalise(_pruned(expanded, self._broken), default_name, done.paths, self._written, self._report)
+        self._place_replicas()
+        topology = self._validate(normal)
+        if topology is not None:
+            self._check(topology)
+        if topology is None and not self._problems:  # cannot be, but an error without a word would be worse
+            self._report((), "the file cannot be understood", "compare it with `pdctl schema`")
+        if self._problems or topology is None:
+            raise TopologyError(_in_order(self._problems))
+        return TopologyFile(topology, self._source)
+
+    def _report(self, path: Path, what: str, fix: str, *broken: Path) -> None:
+        self._problems.append(self._source.problem(path, what, fix))
+        self._broken += broken or (path,)
+
+    def _place_replicas(self) -> None:
+        """Let counts that come from the layout stand where the layout does, for the planner's messages."""
+        for role in ("prefill", "decode"):
+            path: Path = (role, "replicas")
+            if ("layout",) in self._places and path not in self._places and not self._written.has(path):
+                self._places[path] = self._places[("layout",)]
+
+    def _validate(self, normal: dict[str, Any]) -> Topology | None:
+        """Validate, then again without what was wrong, so that rules are checked on the rest."""
+        data = _pruned(normal, self._broken)
+        for _ in range(_MOST_ROUNDS):
+            try:
+                return Topology.model_validate(data)
+            except ValidationError as error:  # noqa: PERF203 (the loop is for what is wrong)
+                for one in translate(error, data, self._written):
+                    if not self._is_doubtful(one.path):
+                        self._report(one.path, one.what, one.fix, *one.broken)
+                    self._broken += one.broken
+                data = _pruned(data, self._broken)
+        return None
+
+    def _check(self, topology: Topology) -> None:
+        found = list(chain(broken_rules(topology, self._written), broken_environment(topology, self._written)))
+        doubtful = [any(map(self._is_doubtful, (one.path, *one.rests_on))) for one in found]
+        for one, doubt in zip(found, doubtful, strict=True):
+            if not doubt:
+                self._report(one.path, one.what, one.fix)
+
+    def _is_doubtful(self, path: Path) -> bool:
+        """Tell whether a key, one around it or one below it, is known to be wrong."""
+        return any(below(path, wrong) or below(wrong, path) for wrong in self._broken)
 
 
-def _override(data: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, Any], frozenset[Path], list[Problem]]:
-    """Apply `a.b[0].c=value` settings to a copy; the values are read as YAML."""
-    import copy
-
-    result = copy.deepcopy(data)
-    paths: set[Path] = set()
-    problems = []
-    for written in overrides:
-        key, equals, text = written.partition("=")
-        path = _parse_path(key)
-        if not equals or path is None:
-            problems.append(Problem(key, "this is no setting", "write --set key.subkey=value", "--set"))
-            continue
-        value = parse_yaml(f"{path[-1]}: {text}" if text else f"{path[-1]}:", "--set")
-        if value.problems or not isinstance(value.data, dict):
-            problems.append(Problem(key, f"the value of {key} is no YAML", "quote it", "--set"))
-            continue
-        what = _put(result, path, next(iter(value.data.values())))
-        if what:
-            problems.append(Problem(key, what, "check the path", "--set"))
-        paths.add(path)
-        if path == ("layout",):
-            paths |= {("prefill", "replicas"), ("decode", "replicas")}
-            for role, _ in _ROLE_OF_LAYOUT:  # a layout given on the command line replaces the counts of the file
-                if isinstance(result.get(role), dict):
-                    result[role].pop("replicas", None)
-        elif path[1:] == ("replicas",) and path[0] in ("prefill", "decode"):
-            _relayout(result, str(path[0]))
-    return result, frozenset(paths), problems
-
-
-def _relayout(data: dict[str, Any], role: str) -> None:
-    """Let `--set decode.replicas=2` win over the file's layout; the other role keeps its count."""
-    match = _LAYOUT.fullmatch(str(data.get("layout", "")))
-    if match:
-        del data["layout"]
-        for (other, _), count in zip(_ROLE_OF_LAYOUT, match.groups(), strict=True):
-            if other != role:
-                section = data.setdefault(other, {})
-                if isinstance(section, dict):
-                    section.setdefault("replicas", int(count))
-
-
-def _parse_path(text: str) -> Path | None:
-    path: list[str | int] = []
-    for part in text.strip().split("."):
-        match = re.fullmatch(r"([^\[\].\s]+)((?:\[\d+\])*)", part)
-        if not match:
-            return None
-        path.append(match[1])
-        path += [int(index) for index in re.findall(r"\[(\d+)\]", match[2])]
-    return tuple(path)
-
-
-def _put(data: Any, path: Path, value: Any) -> str:
-    """Set a value in place, making missing mappings; returns what is wrong, or nothing."""
-    for part, following in zip(path, path[1:], strict=False):
-        if isinstance(part, int):
-            if not isinstance(data, list) or part >= len(data):
-                return f"there is no item {part}"
-            data = data[part]
-            continue
-        if not isinstance(data, dict):
-            return f"`{part}` is below a value that is no mapping"
-        if data.get(part) is None:
-            data[part] = [] if isinstance(following, int) else {}
-        elif part == "connector" and isinstance(data[part], str):
-            data[part] = {"name": data[part]}
-        data = data[part]
-    last = path[-1]
-    if isinstance(last, int):
-        if not isinstance(data, list) or last > len(data):
-            return f"there is no item {last}"
-        data[last : last + 1] = [value]
-    elif isinstance(data, dict):
-        data[last] = value
-    else:
-        return f"`{last}` is below a value that is no mapping"
-    return ""
-
-
-def _normalise(data: dict[str, Any], default_name: str, report: Any) -> dict[str, Any]:
-    """Fill in the name, fold the layout into the roles, and give the connector its long form."""
-    result = {key: value for key, value in data.items() if value is not None or key in ("model",)}
-    result.setdefault("name", default_name)
-    if isinstance(result.get("connector"), str):
-        result["connector"] = {"name": result["connector"]}
-    match = _LAYOUT.fullmatch(result["layout"]) if isinstance(result.get("layout"), str) else None
-    if match:
-        for (role, letter), count in zip(_ROLE_OF_LAYOUT, match.groups(), strict=True):
-            section = result.setdefault(role, {})
-            if not isinstance(section, dict):
-                continue
-            given = section.get("replicas")
-            if given is not None and given != int(count):
-                report((role, "replicas"), f"{given} does not agree with layout {result['layout']} ({count}{letter})", "remove one of the two")
-            result[role] = {**section, "replicas": int(count) if given is None else given}
+def _pruned(data: dict[str, Any], broken: Sequence[Path]) -> dict[str, Any]:
+    """Return the data without the keys that are wrong; a list goes as a whole, so that no index changes."""
+    cuts = {_cut(path) for path in broken}
+    kept = _without(data, (), cuts)
+    result: dict[str, Any] = kept if isinstance(kept, dict) else {}
+    if ("name",) in cuts:
+        result["name"] = "unnamed"
+    if ("model",) in cuts:
+        result["model"] = "unknown"
     return result
 
 
-def _validate(normal: dict[str, Any], written: Mapping[str, Any], report: Any) -> Topology | None:
-    try:
-        return Topology.model_validate(normal)
-    except ValidationError as error:
-        shown = {**normal, **{key: value for key, value in written.items() if not isinstance(value, (dict, list))}}
-        if isinstance(written.get("connector"), str):
-            shown["connector"] = normal["connector"]
-        for path, what, fix in translate(error, Topology, shown):
-            report(path, what, fix)
-        return None
+def _cut(path: Path) -> Path:
+    """Return the nearest key, at or above a path, that a topology can be without."""
+    while len(path) > 1:
+        model = model_at(path[:-1]) if isinstance(path[-1], str) else None
+        field = model.model_fields.get(str(path[-1])) if model is not None else None
+        if isinstance(path[-1], str) and (field is None or not field.is_required()):
+            return path
+        path = path[:-1]
+    return path
+
+
+def _without(value: Any, path: Path, cuts: set[Path]) -> Any:
+    if isinstance(value, dict):
+        return {key: _without(one, (*path, key), cuts) for key, one in value.items() if (*path, key) not in cuts}
+    if isinstance(value, list):
+        return [_without(one, (*path, index), cuts) for index, one in enumerate(value)]
+    return value
 
 
 def _in_order(problems: Sequence[Problem]) -> list[Problem]:
-    unique = list(dict.fromkeys(problems))
-    return sorted(unique, key=lambda one: (one.line, one.column))
+    return sorted(dict.fromkeys(problems), key=lambda one: (one.line, one.column))

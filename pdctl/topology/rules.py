@@ -2,139 +2,215 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
-from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from pdctl.topology.addresses import address_fault, is_loopback_interface, only_here
 from pdctl.topology.names import full_name
-from pdctl.topology.schema import Topology
-from pdctl.topology.source import Path
 
-Found = tuple[Path, str, str]
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
-_OWNED_ENV = {
-    "VLLM_HOST_IP": "`hosts[].address` sets it for each host",
-    "VLLM_NIXL_SIDE_CHANNEL_HOST": "`hosts[].address` sets it for each host; another value makes each decode talk to itself",
-    "VLLM_NIXL_SIDE_CHANNEL_PORT": "pdctl chooses it from `ports`",
-    "VLLM_MOONCAKE_BOOTSTRAP_PORT": "pdctl chooses it from `ports`",
-    "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION": "pdctl sets it where the connector needs it, on both roles",
-    "VLLM_PORT": "pdctl chooses ports from `ports`",
-    "CUDA_VISIBLE_DEVICES": "`hosts[].gpus` and `placement` say which GPUs an instance gets",
-    "NCCL_HOSTID": "pdctl sets it where ranks share a GPU",
-    "PDCTL_TREE": "pdctl marks its processes with it",
-    "PDCTL_INSTANCE": "pdctl sets it",
-}
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+    from pdctl.topology.schema import Host, Topology
+    from pdctl.topology.source import Path
+    from pdctl.topology.written import Written
+
+EPHEMERAL_FROM = 32768
+"""Linux's ip_local_port_range begins here by default."""
+_WHY_EPHEMERAL = f"Linux hands out ports from {EPHEMERAL_FROM} on to outgoing connections, so one there may be taken"
+_ROLES = ("prefill", "decode", "aggregated")
+_ROLE_OF_KEY = {"prefill": "producer", "decode": "consumer", "aggregated": "aggregated"}
+_DATA_ADDRESS = "write its address in the network of the cluster, such as 10.0.0.1"
+_ADD_ADDRESS = "add its address in the network of the cluster, such as address: 10.0.0.1"
 
 
-def broken_rules(topology: Topology) -> Iterator[Found]:
-    """Yield (path, what, fix) of everything wrong in a topology whose keys are right one by one."""
+@dataclass(frozen=True)
+class Broken:
+    """A rule that the file breaks."""
+
+    path: Path
+    what: str
+    fix: str
+    rests_on: tuple[Path, ...] = ()
+    """Other keys that it was concluded from; if one of them is itself wrong, nothing can be concluded."""
+
+
+def broken_rules(topology: Topology, written: Written) -> Iterator[Broken]:
+    """Yield everything wrong in a topology whose keys are right one by one."""
     yield from _roles(topology)
-    yield from _hosts(topology)
-    yield from _placement(topology)
-    yield from _environment(topology)
-    yield from _ports(topology)
-    if topology.proxy.api_key_env and not _VARIABLE.fullmatch(topology.proxy.api_key_env):
-        yield ("proxy", "api_key_env"), "this is no name of an environment variable (a key itself must not stand here)", "name the variable that holds the key, such as PDCTL_API_KEY"
+    yield from _hosts(topology, written)
+    yield from _host_names(topology, written)
+    yield from _placement(topology, written)
+    yield from _ports(topology, written)
+    yield from _proxy(topology, written)
 
 
-def _roles(topology: Topology) -> Iterator[Found]:
+def _roles(topology: Topology) -> Iterator[Broken]:
     producers, consumers = topology.prefill.replicas or 0, topology.decode.replicas or 0
-    aggregated = topology.aggregated.replicas or 0
-    if not producers and not consumers and not aggregated:
-        yield ("layout",), "nothing to run: no prefill, decode or aggregated replica", "write a layout such as 1P1D"
+    counts: tuple[Path, ...] = (("layout",), *((role, "replicas") for role in _ROLES))
+    if not producers and not consumers and not topology.aggregated.replicas:
+        what = "nothing to run: there is no prefill, decode or aggregated replica"
+        yield Broken(("layout",), what, "write a layout such as `layout: 1P1D`", counts)
     elif bool(producers) != bool(consumers):
         there, lacking = ("prefill", "decode") if producers else ("decode", "prefill")
-        yield (lacking,), f"{there} replicas without {lacking} replicas: nobody would take the KV cache", f"add {lacking}.replicas, or use aggregated.replicas"
+        why = "nobody would take the KV cache" if producers else "nobody would make the KV cache"
+        what = f"{there} replicas without {lacking} replicas: {why}"
+        fix = f"set {lacking}.replicas, or run plain replicas with aggregated.replicas"
+        yield Broken((lacking, "replicas"), what, fix, counts)
     if (producers or consumers) and topology.connector is None:
-        yield ("connector",), "missing: prefill and decode need a KV connector", "add `connector: nixl` (or p2p_nccl)"
-    names = {host.name for host in topology.hosts}
-    for role in ("prefill", "decode", "aggregated"):
-        for index, name in enumerate(getattr(topology, role).hosts):
-            if name not in names:
-                yield (role, "hosts", index), f"no host `{name}`", _known_hosts(topology)
-    if topology.proxy.host is not None and topology.proxy.host not in names:
-        yield ("proxy", "host"), f"no host `{topology.proxy.host}`", _known_hosts(topology)
+        what = "missing: prefill and decode need a KV connector"
+        yield Broken(("connector",), what, "add `connector: nixl` (or p2p_nccl, up to vLLM 0.23)", counts)
 
 
-def _hosts(topology: Topology) -> Iterator[Found]:
-    seen: dict[str, int] = {}
+def _hosts(topology: Topology, written: Written) -> Iterator[Broken]:
+    names: dict[str, int] = {}
     addresses: dict[str, str] = {}
-    several = len(topology.hosts) > 1
     for index, host in enumerate(topology.hosts):
         path: Path = ("hosts", index)
-        if host.name in seen:
-            yield (*path, "name"), f"host `{host.name}` stands twice", "give each host a name of its own"
-        seen.setdefault(host.name, index)
-        ids = [str(gpu) for gpu in host.gpus] if isinstance(host.gpus, list) else []
-        twice = next((gpu for gpu in ids if ids.count(gpu) > 1), None)
+        shown = written.text((*path, "name"), host.name)
+        if host.name in names:
+            what = f"host `{shown}` stands twice, first as hosts[{names[host.name]}]"
+            yield Broken((*path, "name"), what, "give each host a name of its own")
+        names.setdefault(host.name, index)
+        twice = _twice([str(gpu) for gpu in host.gpus]) if isinstance(host.gpus, list) else None
+        if twice is not None and isinstance(host.gpus, list):
+            at: Path = (*path, "gpus", twice)
+            yield Broken(at, f"GPU {written.show(at)} of host {shown} stands twice", "list each GPU once")
+        yield from _negative(host.gpus, (*path, "gpus"), written)
+        fault = _address_rule(topology, host, shown, path, written)
+        if fault is not None:
+            yield fault
+        elif host.address is not None:
+            other = addresses.setdefault(host.address.lower(), shown)
+            if other != shown:
+                what = f"hosts {other} and {shown} have one address, {written.show((*path, 'address'))}"
+                yield Broken((*path, "address"), what, "give each its own: two entries of one machine are one host")
+        if len(topology.hosts) > 1 and is_loopback_interface(host.interface):
+            what = f"host {shown}: `lo` is the loopback interface, through which no other host can be reached"
+            yield Broken((*path, "interface"), what, "name the interface of its data network, such as eth0")
+
+
+def _address_rule(topology: Topology, host: Host, shown: str, path: Path, written: Written) -> Broken | None:
+    several = len(topology.hosts) > 1
+    if host.address is None:
+        if several:
+            what = f"host {shown} has no `address`: the other hosts could not connect to it"
+            return Broken((*path, "address"), what, _ADD_ADDRESS)
+        if host.ssh is not None:
+            what = f"host {shown} is reached by ssh but has no `address` for its engines to listen on"
+            return Broken((*path, "address"), what, f"{_ADD_ADDRESS}; 127.0.0.1 will do for a single host")
+        return None
+    at: Path = (*path, "address")
+    address = written.show(at)
+    reason = only_here(host.address)
+    if reason is not None and several:
+        what = f"host {shown}: {address} {reason.why}, so no other host could connect to it"
+        return Broken(at, what, _DATA_ADDRESS)
+    if reason is not None:
+        return (
+            Broken(at, f"host {shown}: {address} {reason.why}: nothing can connect to it", "write 127.0.0.1")
+            if reason.wildcard
+            else None
+        )
+    fault = address_fault(host.address)
+    return Broken(at, f"host {shown}: {address} {fault}", _DATA_ADDRESS) if fault else None
+
+
+def _host_names(topology: Topology, written: Written) -> Iterator[Broken]:
+    """Names of hosts that stand elsewhere in the file."""
+    uses: list[tuple[Path, str]] = []
+    for role in _ROLES:
+        names: Sequence[str] = getattr(topology, role).hosts
+        uses += [((role, "hosts", index), name) for index, name in enumerate(names)]
+        twice = _twice(names)
         if twice is not None:
-            yield (*path, "gpus"), f"GPU {twice} of host {host.name} stands twice", "list each GPU once"
-        if host.address is None:
-            if several or host.ssh is not None:
-                yield path, f"host {host.name} has no `address`: the other hosts could not connect to it", "add the address of its data network, such as address: 10.0.0.1"
-            continue
-        reason = _only_here(host.address)
-        if reason and several:
-            yield (*path, "address"), f"host {host.name}: {host.address} {reason}, so no other host could connect to it", "write the address of its data network, such as 10.0.0.1"
-        elif reason == _WILDCARD:
-            yield (*path, "address"), f"host {host.name}: {host.address} {reason}", "write 127.0.0.1 or the address of its network"
-        other = addresses.setdefault(host.address, host.name)
-        if other != host.name:
-            yield (*path, "address"), f"hosts {other} and {host.name} have the same address {host.address}", "give each its own; two entries for one machine are one host"
+            at: Path = (role, "hosts", twice)
+            yield Broken(at, f"host {written.show(at)} stands twice", "name each host once")
+    uses += [(("placement", index, "host"), pin.host) for index, pin in enumerate(topology.placement)]
+    if topology.proxy.host is not None:
+        uses.append((("proxy", "host"), topology.proxy.host))
+    known = [written.text(("hosts", index, "name"), host.name) for index, host in enumerate(topology.hosts)]
+    fix = f"hosts of this file: {', '.join(known)}" if known else "add it under `hosts`, or leave it out"
+    names_known = {host.name for host in topology.hosts} or {"local"}
+    for path, name in uses:
+        if name not in names_known:
+            yield Broken(path, f"there is no host {written.show(path)}", fix, (("hosts",),))
 
 
-_WILDCARD = "means every address and is nothing to connect to"
-
-
-def _only_here(address: str) -> str:
-    """Return why nobody else can connect to an address, or nothing."""
-    if address.lower() in ("localhost", "localhost.localdomain", "ip6-localhost"):
-        return "means each machine itself"
-    try:
-        ip = ipaddress.ip_address(address.strip("[]"))
-    except ValueError:
-        return ""
-    if ip.is_unspecified:
-        return _WILDCARD
-    return "is the loopback address, which means each machine itself" if ip.is_loopback else ""
-
-
-def _placement(topology: Topology) -> Iterator[Found]:
-    counts = {"producer": topology.prefill.replicas, "consumer": topology.decode.replicas, "aggregated": topology.aggregated.replicas}
-    names = {host.name for host in topology.hosts} or {"local"}
+def _placement(topology: Topology, written: Written) -> Iterator[Broken]:
+    counts = {_ROLE_OF_KEY[role]: getattr(topology, role).replicas or 0 for role in _ROLES}
+    rests: tuple[Path, ...] = (("layout",), *((role, "replicas") for role in _ROLES))
     pinned: dict[str, int] = {}
     for index, pin in enumerate(topology.placement):
         path: Path = ("placement", index)
         name = full_name(pin.instance)
         role, _, ordinal = name.rpartition("-")
-        if role not in counts or not ordinal.isdigit() or int(ordinal) >= (counts[role] or 0):
-            known = ", ".join(f"{one}-0 to {one}-{count - 1}" if count > 1 else f"{one}-0" for one, count in counts.items() if count)
-            yield (*path, "instance"), f"no instance `{pin.instance}` in this layout", f"instances: {known}"
+        shown = written.show((*path, "instance"))
+        if name == "proxy":
+            yield Broken((*path, "instance"), "the proxy is not pinned here", "write `proxy: {host: ...}`")
+        elif role not in counts or not re.fullmatch(r"0|[1-9][0-9]{0,8}", ordinal) or int(ordinal) >= counts[role]:
+            yield Broken((*path, "instance"), f"there is no instance {shown} in this layout", _instances(counts), rests)
         elif name in pinned:
-            alias = "" if pin.instance == name else f" (written {pin.instance})"
-            yield path, f"{name}{alias} is pinned twice, first as placement[{pinned[name]}]", "keep one of them"
+            alias = "" if pin.instance == name else f" (written {shown})"
+            what = f"{name}{alias} is pinned twice, first as placement[{pinned[name]}]"
+            yield Broken(path, what, "keep one of them")
         pinned.setdefault(name, index)
-        if pin.host not in names:
-            yield (*path, "host"), f"no host `{pin.host}`", _known_hosts(topology)
+        twice = _twice([str(gpu) for gpu in pin.gpus or ()])
+        if twice is not None:
+            at: Path = (*path, "gpus", twice)
+            yield Broken(at, f"GPU {written.show(at)} stands twice in one pin", "list each GPU once")
+        yield from _negative(pin.gpus, (*path, "gpus"), written)
 
 
-def _environment(topology: Topology) -> Iterator[Found]:
-    sections: list[tuple[Path, object]] = [((key, "env"), getattr(topology, key).env) for key in ("engine", "prefill", "decode", "aggregated")]
-    sections += [(("hosts", index, "env"), host.env) for index, host in enumerate(topology.hosts)]
-    for path, env in sections:
-        for name in env:  # type: ignore[attr-defined]
-            if name in _OWNED_ENV:
-                yield (*path, name), f"pdctl sets {name} itself", f"remove it; {_OWNED_ENV[name]}"
-            elif not _VARIABLE.fullmatch(name):
-                yield (*path, name), "this is no name of an environment variable", "use letters, digits and _"
+def _ports(topology: Topology, written: Written) -> Iterator[Broken]:
+    base, size = topology.ports.base, topology.ports.size
+    base_path, size_path = ("ports", "base"), ("ports", "size")
+    if base < 1024:
+        what = f"{written.show(base_path, base)} is a privileged port: only root may listen below 1024"
+        yield Broken(base_path, what, "use 1024 or more, such as 20000")
+    if base >= EPHEMERAL_FROM:
+        what = f"{written.show(base_path, base)} is too high: {_WHY_EPHEMERAL}"
+        yield Broken(base_path, what, f"use a base with base + size <= {EPHEMERAL_FROM}, such as 20000")
+    elif base + size > EPHEMERAL_FROM:
+        at = size_path if written.has(size_path) else base_path
+        first, count = written.show(base_path, base), written.show(size_path, size)
+        shown = f"{count} ports from {first} on reach past {EPHEMERAL_FROM - 1}"
+        fix = f"use base + size <= {EPHEMERAL_FROM}, such as base: 20000, size: 2000"
+        yield Broken(at, f"{shown}: {_WHY_EPHEMERAL}", fix, (base_path, size_path))
 
 
-def _ports(topology: Topology) -> Iterator[Found]:
-    if topology.ports.base < 1024:
-        yield ("ports", "base"), f"{topology.ports.base} is a privileged port", "use 1024 or more, such as 20000"
+def _proxy(topology: Topology, written: Written) -> Iterator[Broken]:
+    proxy = topology.proxy
+    port_path: Path = ("proxy", "port")
+    if proxy.port >= EPHEMERAL_FROM and proxy.kind != "none":
+        what = f"{written.show(port_path, proxy.port)} is too high: {_WHY_EPHEMERAL}"
+        yield Broken(port_path, what, f"use one below {EPHEMERAL_FROM}, such as 8000")
+    bind_path: Path = ("proxy", "bind")
+    fault = None if only_here(proxy.bind) else address_fault(proxy.bind)
+    if fault:
+        yield Broken(
+            bind_path, f"{written.show(bind_path, proxy.bind)} {fault}", "write 127.0.0.1, 0.0.0.0 or an address"
+        )
+    if proxy.api_key_env is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", proxy.api_key_env):
+        what = "this is no name of an environment variable, and a key itself must not stand here"
+        yield Broken(("proxy", "api_key_env"), what, "name the variable that holds the key, such as PDCTL_API_KEY")
 
 
-def _known_hosts(topology: Topology) -> str:
-    names = ", ".join(host.name for host in topology.hosts)
-    return f"hosts of this file: {names}" if names else "add it under `hosts`"
+def _negative(gpus: object, path: Path, written: Written) -> Iterator[Broken]:
+    for index, gpu in enumerate(gpus if isinstance(gpus, list) else ()):
+        at: Path = (*path, index)
+        if isinstance(gpu, int) and gpu < 0:
+            yield Broken(at, f"{written.show(at)} is no GPU", "use ids from 0 on, or UUIDs")
+        elif gpu == "":
+            yield Broken(at, "a GPU without an id", "write its id or UUID, or remove it")
+
+
+def _twice(values: Sequence[str]) -> int | None:
+    """Return the index of the first value that stood before."""
+    return next((index for index, value in enumerate(values) if value in values[:index]), None)
+
+
+def _instances(counts: dict[str, int]) -> str:
+    each = [f"{role}-0 to {role}-{count - 1}" if count > 1 else f"{role}-0" for role, count in counts.items() if count]
+    return f"instances: {', '.join(each)}" if each else "write a layout first"

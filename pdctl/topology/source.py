@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from pdctl.errors import Problem
-from pdctl.topology.schema import Topology
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdctl.topology.schema import Topology
 
 Path = tuple[str | int, ...]
 
@@ -17,6 +21,11 @@ def dotted(path: Path) -> str:
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
     return text
+
+
+def below(path: Path, ancestor: Path) -> bool:
+    """Tell whether a path is another one or lies under it."""
+    return path[: len(ancestor)] == ancestor
 
 
 @dataclass(frozen=True)
@@ -40,8 +49,8 @@ class SourceMap:
     def problem(self, path: Path, what: str, fix: str = "") -> Problem:
         """Make a located problem."""
         line, column = self.locate(path)
-        file = "--set" if line == 0 and path else self.file
-        return replace(Problem(dotted(path), what, fix), file=file, line=line, column=column)
+        file = "--set" if line == 0 else self.file
+        return Problem(dotted(path), what, fix, file, line, column)
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from pdctl.errors import Problem
+from pdctl.topology.fields import is_text
+from pdctl.topology.scalars import is_null, plain_value
 from pdctl.topology.source import Path, dotted
+from pdctl.topology.yaml_errors import reader_problem, syntax_problem
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MOST_CHARACTERS = 256 * 1024
 _MOST_NODES = 20_000
-"""A topology has some hundreds of values; more is a mistake or an alias bomb."""
-_TEXT_KEYS = frozenset({"name", "model", "served_model_name", "version", "layout", "address", "host", "user", "interface", "workdir", "python"})
-"""Keys whose value is text even where YAML sees a number: `version: 0.22`, `model: 7`."""
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""A topology has some hundreds of values; more is a mistake or aliases of aliases of aliases."""
+_MOST_DEPTH = 32
+_TAG = "tag:yaml.org,2002:"
 
 
 @dataclass
@@ -24,128 +30,181 @@ class Parsed:
     data: Any
     places: dict[Path, tuple[int, int]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    broken: list[Path] = field(default_factory=list)
+    """Paths whose value could not be made out."""
+    readable: bool = True
+    """False: this is no YAML, and `data` is nothing."""
 
 
-def parse_yaml(text: str, file: str) -> Parsed:
-    """Parse one document. Never raises for what a file may hold."""
+class _TooMuch(yaml.MarkedYAMLError):
+    """More than any topology holds."""
+
+
+class _Composer(yaml.SafeLoader):
+    """Makes nodes, not values. The pure Python loader, so that messages don't depend on libyaml being there."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self.depth += 1
+        if self.depth > _MOST_DEPTH:
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise _TooMuch(problem=f"nested more than {_MOST_DEPTH} levels deep", problem_mark=mark)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+def parse_yaml(text: str, file: str, base: Path = ()) -> Parsed:
+    """Parse one document. Never raises for what a file may hold.
+
+    `base` is where the text stands in a topology: text keys are taken as written, whatever YAML makes of them.
+    """
+    if len(text) > _MOST_CHARACTERS:
+        what = f"{len(text)} characters are more than any topology has"
+        return _unreadable(Problem("", what, f"keep it under {_MOST_CHARACTERS}", file, 1, 1))
     try:
-        loader = _LOADER(text)
-        try:
-            node = loader.get_single_node()
-            walk = _Walk(loader, file)
-            data = walk.value(node, (), depth=0) if node is not None else None
-        finally:
-            loader.dispose()
-    except yaml.MarkedYAMLError as error:
-        return Parsed(None, problems=[_syntax_problem(error, text, file)])
+        loader = _Composer(text)
     except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        what = f"character {error.character!r} is not allowed in YAML"
-        return Parsed(None, problems=[Problem("", what, "remove it", file, line, 1)])
-    except (ValueError, RecursionError, OverflowError) as error:
-        return Parsed(None, problems=[Problem("", f"the file cannot be read as YAML: {error}", "simplify it", file, 1, 1)])
-    return Parsed(data, walk.places, walk.problems)
+        return _unreadable(reader_problem(error, text, file))
+    walk = _Walk(loader, file)
+    try:
+        node = loader.get_single_node()
+        data = walk.value(node, base, ()) if node is not None else None
+    except _TooMuch as error:
+        line, column = (error.problem_mark.line + 1, error.problem_mark.column + 1) if error.problem_mark else (1, 1)
+        return _unreadable(Problem("", str(error.problem), "simplify it", file, line, column))
+    except yaml.MarkedYAMLError as error:
+        return _unreadable(syntax_problem(error, text, file))
+    except (ValueError, OverflowError) as error:  # PyYAML on `"\U00110000"` and the like
+        mark = loader.get_mark()
+        said = f"this is no YAML: {error}"
+        return _unreadable(Problem("", said, "check the escapes here", file, mark.line + 1, mark.column + 1))
+    finally:
+        loader.dispose()
+    return Parsed(data, walk.places, walk.problems, walk.broken)
+
+
+def _unreadable(problem: Problem) -> Parsed:
+    return Parsed(None, problems=[problem], readable=False)
 
 
 class _Walk:
     """Builds data from composed nodes, since only nodes know where they stand."""
 
-    def __init__(self, loader: Any, file: str) -> None:
+    def __init__(self, loader: _Composer, file: str) -> None:
         self._loader, self._file = loader, file
         self.places: dict[Path, tuple[int, int]] = {}
         self.problems: list[Problem] = []
+        self.broken: list[Path] = []
         self._nodes = 0
 
-    def value(self, node: yaml.Node, path: Path, depth: int) -> Any:
+    def value(self, node: yaml.Node, path: Path, inside: tuple[yaml.Node, ...]) -> Any:
+        """Return a node's data; `inside`: the nodes around it."""
         self._nodes += 1
-        if self._nodes > _MOST_NODES or depth > 50:
-            raise ValueError("more values than any topology has (aliases in aliases?)")
+        if self._nodes > _MOST_NODES or len(inside) > _MOST_DEPTH:
+            what = f"more than {_MOST_NODES} values, or aliases in aliases: more than any topology has"
+            raise _TooMuch(problem=what, problem_mark=node.start_mark)
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, path)
+        if any(node is one for one in inside):
+            self._problem(node, path, "this anchor contains itself", "write the value out")
+            return None
+        if node.tag not in (f"{_TAG}map", f"{_TAG}seq"):
+            self._problem(node, path, f"the tag {_tag(node)} means nothing here", "remove the tag")
+            return None
         if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, path, depth)
-        if isinstance(node, yaml.SequenceNode):
-            return self._sequence(node, path, depth)
-        assert isinstance(node, yaml.ScalarNode)
-        return self._scalar(node, path)
+            return self._mapping(node, path, inside)
+        return self._sequence(node, path, inside)
 
     def _scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
-        if path and path[-1] in _TEXT_KEYS and node.style is None and node.tag.rsplit(":", 1)[-1] in ("int", "float", "timestamp"):
-            return node.value
-        try:
-            return self._loader.construct_object(node, deep=True)
-        except (yaml.YAMLError, ValueError, TypeError, AttributeError):
-            self._problem(node, path, f"{node.value!r} has a YAML tag that means nothing here", "write it without the tag")
-            return None
+        text = str(node.value)
+        implicit = self._loader.resolve(yaml.ScalarNode, text, (not node.style, bool(node.style)))  # type: ignore[no-untyped-call]
+        if node.tag == implicit:
+            if node.style or (is_text(path) and not is_null(text)):
+                return text
+            return plain_value(text)
+        kind = node.tag.removeprefix(_TAG)
+        if kind == "str" or node.tag == "!":
+            return text
+        value = plain_value(text)
+        wanted: Mapping[str, tuple[type, ...]] = {
+            "int": (int,), "float": (int, float), "bool": (bool,), "null": (type(None),),
+        }  # fmt: skip
+        if type(value) in wanted.get(kind, ()):
+            return float(value) if kind == "float" else value
+        self._problem(node, path, f"the tag {_tag(node)} means nothing here", "remove the tag")
+        return None
 
-    def _sequence(self, node: yaml.SequenceNode, path: Path, depth: int) -> list[Any]:
+    def _sequence(self, node: yaml.Node, path: Path, inside: tuple[yaml.Node, ...]) -> list[Any]:
         items = []
         for index, item in enumerate(node.value):
-            self.places[(*path, index)] = _place(item)
-            items.append(self.value(item, (*path, index), depth + 1))
+            at = (*path, index)
+            self.places[at] = _place(item)
+            items.append(self.value(item, at, (*inside, node)))
         return items
 
-    def _mapping(self, node: yaml.MappingNode, path: Path, depth: int) -> dict[str, Any]:
+    def _mapping(self, node: yaml.MappingNode, path: Path, inside: tuple[yaml.Node, ...]) -> dict[str, Any]:
         result: dict[str, Any] = {}
         lines: dict[str, int] = {}
         for key_node, value_node in self._pairs(node, path):
             if not isinstance(key_node, yaml.ScalarNode):
-                self._problem(key_node, path, "a key must be a single word", "write `key: value`")
+                self._problem(
+                    key_node, path, "a key must be a single word", "write `key: value`; quote what has { or ["
+                )
                 continue
-            key = key_node.value
-            line = key_node.start_mark.line + 1
+            key = str(key_node.value)
+            at = (*path, key)
             if key in lines:
-                self._problem(key_node, (*path, key), f"`{key}` stands here and in line {lines[key]}", "keep one of them")
+                first = f"`{key}` stands twice, first in line {lines[key]}"
+                self._problem(key_node, at, f"{first} and again in line {_place(key_node)[0]}", "keep one of them")
                 continue
-            lines[key] = line
-            self.places[(*path, key)] = _place(key_node)
-            result[key] = self.value(value_node, (*path, key), depth + 1)
+            lines[key] = _place(key_node)[0]
+            self.places[at] = _place(key_node)
+            result[key] = self.value(value_node, at, (*inside, node))
         return result
 
     def _pairs(self, node: yaml.MappingNode, path: Path) -> list[tuple[yaml.Node, yaml.Node]]:
-        """Return the pairs with `<<: *anchor` merged in: own keys win."""
+        """Return the pairs with `<<: *anchor` merged in: own keys win, then earlier sources."""
         own = [pair for pair in node.value if not _is_merge(pair[0])]
         names = {key.value for key, _ in own if isinstance(key, yaml.ScalarNode)}
         merged: list[tuple[yaml.Node, yaml.Node]] = []
-        for key, value in node.value:
-            if not _is_merge(key):
+        waiting = [(key, value, 0) for key, value in node.value if _is_merge(key)]
+        while waiting:
+            key, value, depth = waiting.pop(0)
+            if isinstance(value, yaml.SequenceNode):
+                waiting = [(key, one, depth + 1) for one in value.value] + waiting
                 continue
-            sources = value.value if isinstance(value, yaml.SequenceNode) else [value]
-            for source in sources:
-                if not isinstance(source, yaml.MappingNode):
-                    self._problem(key, path, "`<<` merges mappings only", "name an anchor of a mapping")
-                    continue
-                for pair in source.value:
-                    if isinstance(pair[0], yaml.ScalarNode) and pair[0].value not in names:
-                        names.add(pair[0].value)
-                        merged.append(pair)
+            if not isinstance(value, yaml.MappingNode) or depth > _MOST_DEPTH:
+                self._problem(key, path, "`<<` merges mappings only", "name an anchor of a mapping: `<<: *name`")
+                continue
+            nested = []
+            for pair in value.value:
+                self._nodes += 1
+                if self._nodes > _MOST_NODES:
+                    raise _TooMuch(problem="more merged keys than any topology has", problem_mark=key.start_mark)
+                if _is_merge(pair[0]):
+                    nested.append((key, pair[1], depth + 1))
+                elif isinstance(pair[0], yaml.ScalarNode) and pair[0].value not in names:
+                    names.add(pair[0].value)
+                    merged.append(pair)
+            waiting = nested + waiting
         return own + merged
 
     def _problem(self, node: yaml.Node, path: Path, what: str, fix: str) -> None:
         line, column = _place(node)
         self.problems.append(Problem(dotted(path), what, fix, self._file, line, column))
+        if path:
+            self.broken.append(path)
 
 
 def _is_merge(node: yaml.Node) -> bool:
-    return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:merge"
+    return isinstance(node, yaml.ScalarNode) and node.tag == f"{_TAG}merge"
+
+
+def _tag(node: yaml.Node) -> str:
+    return str(node.tag).replace(_TAG, "!!")
 
 
 def _place(node: yaml.Node) -> tuple[int, int]:
     return node.start_mark.line + 1, node.start_mark.column + 1
-
-
-def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file: str) -> Problem:
-    mark = error.problem_mark or error.context_mark
-    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-    lines = text.splitlines()
-    for number in (line, line - 1, line + 1):  # the parser may notice a tab one line late
-        written = lines[number - 1] if 0 < number <= len(lines) else ""
-        indent = written[: len(written) - len(written.lstrip())]
-        if "\t" in indent:
-            return Problem("", "a tab cannot indent YAML", "use spaces instead of the tab", file, number, indent.index("\t") + 1)
-    said = (error.problem or "").strip() or "this is no YAML"
-    if "found character '%'" in said or "found character '@'" in said or "found character '`'" in said:
-        return Problem("", said, "put the value in quotes", file, line, column)
-    if "expected a single document" in said or "expected a single document" in (error.context or ""):
-        return Problem("", "the file holds more than one YAML document", "keep one; a topology is one document", file, line, column)
-    context = f" {error.context.strip()}" if error.context else ""
-    return Problem("", f"no valid YAML: {said}{context}", "check quotes, colons and indentation here", file, line, column)
-

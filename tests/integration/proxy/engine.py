@@ -85,6 +85,8 @@ class Engine:
     hand_over: bool = True
     details: int | None = None
     """`cached_tokens` to report."""
+    closes: bool = False
+    """Close each connection after its answer, without having said so: what idle keep-alive races look like."""
     split_bytes: bool = False
     """Send events in pieces that end anywhere."""
     respond: Callable[[Seen], tuple[int, dict[str, Any]]] | None = None
@@ -167,7 +169,7 @@ class Engine:
                 seen.closed_early = True
                 return False
             try:
-                return bool(work.result())
+                return bool(work.result()) and not gone.done() and not self.closes
             except ConnectionError:
                 seen.closed_early = True
                 return False
@@ -197,8 +199,7 @@ class Engine:
         else:
             return await self._complete(seen, writer)
         seen.finished = True
-        # One answer a connection: the watcher for a leaving client has eaten into the next request.
-        return False
+        return True
 
     def _refusal(self, body: dict[str, Any]) -> str | None:
         limit = body.get("max_completion_tokens") or body.get("max_tokens") or 16
@@ -240,7 +241,7 @@ class Engine:
         handed = self._put_kv(seen, prompts)
         await self._json(writer, 200, {**answer, "choices": choices, "usage": usage, "kv_transfer_params": handed})
         seen.finished = True
-        return False
+        return True
 
     async def _stream(
         self, seen: Seen, writer: asyncio.StreamWriter, answer: dict[str, Any], texts: list[list[str]], usage: Any
@@ -269,7 +270,7 @@ class Engine:
         writer.write(b"0\r\n\r\n")
         await writer.drain()
         seen.finished = True
-        return False
+        return True
 
     async def _event(self, writer: asyncio.StreamWriter, body: dict[str, Any]) -> None:
         await self._chunk(writer, b"data: " + json.dumps(body).encode() + b"\n\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -56,7 +57,11 @@ class Proxy:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         line = self._first.get(timeout=20)
-        assert "serving on http://" in line, self.lines
+        if "serving on http://" not in line:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(5)
+            code = self.stop()
+            raise AssertionError(f"exit code {code}: {self.lines}")
         self.port = int(line.rsplit(":", 1)[1])
 
     def _read(self) -> None:

@@ -122,5 +122,5 @@ def test_taken_port_is_an_error(bench: Bench) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(AssertionError):
+        with pytest.raises(AssertionError, match=r"exit code 1.*cannot take registrations"):
             bench.proxy("--connector", "p2p_nccl", "--registration", f"127.0.0.1:{port}")

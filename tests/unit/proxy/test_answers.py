@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +23,7 @@ def test_events_come_out_clean_wherever_they_were_cut(cuts: list[int]) -> None:
     data = EVENTS + LAST + b"data: [DONE]\n\n"
     cleaner = Cleaner(INTERNAL, b"pub", 2)
     edges = [0, *sorted(cuts), len(data)]
-    got = b"".join(cleaner.events(data[a:b]) for a, b in zip(edges, edges[1:], strict=False)) + cleaner.rest()
+    got = b"".join(cleaner.events(data[a:b]) for a, b in pairwise(edges)) + cleaner.rest()
     assert b"addr" not in got
     assert got.startswith(EVENTS.replace(INTERNAL, b"pub"))
     last = json.loads(got.split(b"\n\n")[4][6:])

@@ -1,0 +1,91 @@
+"""Asking engines over HTTP, with a time limit for everything."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from pdctl.vllm.metrics import Metrics, parse_metrics
+
+_QUICK_S = 10.0
+
+
+class AskFailed(Exception):
+    """An engine did not answer, or not with 200; `str()` says what for people."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One completion."""
+
+    tokens: tuple[int, ...]
+    data: Mapping[str, Any]
+
+
+class EngineClient:
+    """One engine (or the proxy) by its URL."""
+
+    def __init__(self, name: str, url: str, model: str, *, timeout_s: float, api_key: str | None = None) -> None:
+        self.name, self.model = name, model
+        self._url = urlsplit(url)
+        self._timeout_s = timeout_s
+        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+
+    def complete(self, body: Mapping[str, Any], request_id: str | None = None) -> Answer:
+        """Send a completion. Raises AskFailed."""
+        headers = {"x-request-id": request_id} if request_id else {}
+        data = self._json("POST", "/v1/completions", {"model": self.model, **body}, headers, self._timeout_s)
+        choices = data.get("choices") or [{}]
+        return Answer(_token_ids(choices[0]), data)
+
+    def metrics(self) -> Metrics:
+        """Scrape /metrics; empty where there are none. Raises AskFailed if the engine is gone."""
+        status, text = self._ask("GET", "/metrics", None, {}, _QUICK_S)
+        return parse_metrics(text) if status == 200 else Metrics()
+
+    def max_model_len(self) -> int | None:
+        """Return the longest prompt plus answer, if the engine says it. Raises AskFailed."""
+        data = self._json("GET", "/v1/models", None, {}, _QUICK_S)
+        value = (data.get("data") or [{}])[0].get("max_model_len")
+        return value if isinstance(value, int) else None
+
+    def _json(self, method: str, path: str, body: Any, headers: Mapping[str, str], timeout_s: float) -> dict[str, Any]:
+        status, text = self._ask(method, path, body, headers, timeout_s)
+        try:
+            data = json.loads(text)
+        except ValueError:
+            data = None
+        if status != 200 or not isinstance(data, dict):
+            error = data.get("error") if isinstance(data, dict) else None
+            message = error.get("message") if isinstance(error, dict) else text[:200]
+            raise AskFailed(f"{self.name} answered HTTP {status}: {message}")
+        return data
+
+    def _ask(self, method: str, path: str, body: Any, headers: Mapping[str, str], timeout_s: float) -> tuple[int, str]:
+        connection = http.client.HTTPConnection(self._url.hostname or "", self._url.port or 80, timeout=timeout_s)
+        try:
+            payload = None if body is None else json.dumps(body)
+            connection.request(method, path, payload, {"content-type": "application/json", **self._headers, **headers})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode(errors="replace")
+        except TimeoutError:
+            raise AskFailed(f"{self.name} did not answer within {timeout_s:g} s (its /health may still say 200)") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise AskFailed(f"{self.name} cannot be asked: {error or type(error).__name__}") from None
+        finally:
+            connection.close()
+
+
+def _token_ids(choice: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return a choice's tokens: from `token_ids` (vLLM 0.10.2 on), else from logprobs written as ids, else its text as one pseudo-token each."""
+    ids = choice.get("token_ids")
+    if isinstance(ids, list) and ids:
+        return tuple(int(one) for one in ids)
+    names: Sequence[Any] = (choice.get("logprobs") or {}).get("tokens") or []
+    if names and all(isinstance(one, str) and one.startswith("token_id:") for one in names):
+        return tuple(int(one.removeprefix("token_id:")) for one in names)
+    return tuple(ord(character) for character in str(choice.get("text") or ""))

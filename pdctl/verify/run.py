@@ -1,0 +1,204 @@
+"""Run a verification: swaps through the engines' own ports, equality through the proxy, figures from their metrics."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from pdctl.connectors.base import HandOverError, Peer
+from pdctl.connectors.registry import find_connector
+from pdctl.events import Event, Sink
+from pdctl.plan.model import InstancePlan, Plan
+from pdctl.verify.client import AskFailed, EngineClient
+from pdctl.verify.judge import Judgement, Swap, covering_pairs, judge_pair, leading_equal, tells_apart
+from pdctl.verify.prompts import lengths, prompt_pair, random_prompt
+from pdctl.verify.report import Equality, PairReport, VerifyReport
+from pdctl.vllm.metrics import Metrics, growth
+
+_OUTPUT = 8
+_TRIES = 5
+"""New prompts for a swap whose prompts go on with the same token."""
+_EQUALITY_PROMPTS = 4
+_SLOW_GB_PER_S = 2.0
+_BIG_BYTES = 50e6
+_OPTIONS: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "return_token_ids": True, "logprobs": 1, "return_tokens_as_token_ids": True}
+
+
+def verify_cluster(
+    plan: Plan, *, api_key: str | None = None, timeout_s: float = 120.0, seed: int | None = None, sink: Sink | None = None
+) -> VerifyReport:
+    """Probe a covering set of producer-consumer pairs and the proxy. Never raises for what engines do: that is the report."""
+    began = time.monotonic()
+    producers, consumers = plan.by_role("producer"), plan.by_role("consumer")
+    if not producers or not consumers or plan.connector is None:
+        return VerifyReport((), None, seconds=time.monotonic() - began)
+    probe = _Probe(plan, timeout_s, random.Random(seed), api_key)  # noqa: S311 - prompts, no secrets
+    names = covering_pairs([one.name for one in producers], [one.name for one in consumers])
+    pairs: list[PairReport] = []
+    for wave in _waves(names):
+        with ThreadPoolExecutor(max_workers=len(wave)) as pool:
+            pairs += pool.map(lambda pair: probe.pair(*pair), wave)
+        for report in pairs[-len(wave) :]:
+            if sink is not None:
+                sink.emit(Event("verify", plan.cluster, f"{report.producer} -> {report.consumer}: {report.verdict}"))
+    fine = all(pair.verdict == "used" for pair in pairs)
+    equality, problem = probe.equality() if fine and plan.url else (None, "")
+    warnings = [*probe.slow_paths(pairs), *([problem] if problem else [])]
+    return VerifyReport(tuple(pairs), equality, tuple(warnings), time.monotonic() - began)
+
+
+def _waves(pairs: Sequence[tuple[str, str]]) -> list[list[tuple[str, str]]]:
+    """Return the pairs in groups in which no engine stands twice, so that metrics are one pair's own."""
+    waves: list[list[tuple[str, str]]] = []
+    for pair in pairs:
+        wave = next((one for one in waves if not any(name in other for other in one for name in pair)), None)
+        if wave is None:
+            waves.append([pair])
+        else:
+            wave.append(pair)
+    return waves
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """One producer and one consumer, with their clients."""
+
+    producer: EngineClient
+    consumer: EngineClient
+    p: Peer
+    d: Peer
+
+
+class _Probe:
+    def __init__(self, plan: Plan, timeout_s: float, rng: random.Random, api_key: str | None) -> None:
+        self._plan, self._timeout_s, self._rng, self._api_key = plan, timeout_s, rng, api_key
+        assert plan.connector is not None
+        self._handover = find_connector(plan.connector).handover
+
+    # - swap test -
+
+    def pair(self, producer: str, consumer: str) -> PairReport:
+        """Swap a few prompts between two engines and read what their metrics say of it."""
+        ends = self._ends(producer, consumer)
+        asked = 0
+        try:
+            before = ends.consumer.metrics()
+            limit = ends.producer.max_model_len()
+            swaps = []
+            for length in lengths(limit, big=self._measures_speed()):
+                swap, tokens = self._swap(ends, length)
+                swaps.append(swap)
+                asked += tokens
+            after = ends.consumer.metrics()
+        except (AskFailed, HandOverError) as error:
+            return PairReport(producer, consumer, "error", f"{error}{self._hang_hint(error)}")
+        external = growth(before, after, "vllm:prompt_tokens_by_source", source="external_kv_transfer")
+        return self._report(producer, consumer, judge_pair(swaps, external), external, asked, before, after)
+
+    def _ends(self, producer: str, consumer: str) -> _Ends:
+        p, d = self._plan.instance(producer), self._plan.instance(consumer)
+        return _Ends(self._client(p), self._client(d), Peer(p.name, p.url, p.kv_address), Peer(d.name, d.url, d.kv_address))
+
+    def _client(self, instance: InstancePlan) -> EngineClient:
+        return EngineClient(instance.name, instance.url, self._plan.served_model_name, timeout_s=self._timeout_s)
+
+    def _swap(self, ends: _Ends, length: int) -> tuple[Swap, int]:
+        """Return one swap whose prompts can be told apart, and how many tokens its transfers should have moved.
+
+        The truth of A is what the producer itself says first; with a hand-over that also names B's truth the same way. No plain
+        request is needed, so this works where one would kill the engine (P2pNccl).
+        """
+        asked = 0
+        for _ in range(_TRIES):
+            prompts = prompt_pair(self._rng, length)
+            truth_b, _ = self._hand_over(ends, prompts.b, prompts.b, tokens=1)
+            truth_a, output = self._hand_over(ends, prompts.a, prompts.b, tokens=_OUTPUT)
+            asked += 2 * self._external(length)
+            if tells_apart(truth_a, truth_b):
+                break
+        if len(truth_a) == 1 and not self._handover.plain_requests_kill:
+            truth_a = self._plainly(ends.producer, prompts.a)
+        return Swap(length, truth_a, truth_b, output), asked
+
+    def _hand_over(self, ends: _Ends, prefilled: list[int], asked: list[int], tokens: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Prefill one prompt, ask the consumer for another with its KV; returns (producer's own token, consumer's tokens)."""
+        request_id = self._handover.request_id(uuid.uuid4().hex, ends.p, ends.d)
+        body = {"prompt": prefilled, "max_tokens": tokens, **_OPTIONS}
+        prefill = ends.producer.complete({**self._handover.prefill_body(body), **_OPTIONS}, request_id)
+        params = self._handover.decode_params(prefill.data)
+        decode = {"prompt": asked, "max_tokens": tokens, **_OPTIONS}
+        if params is not None:
+            decode["kv_transfer_params"] = params
+        return prefill.tokens, ends.consumer.complete(decode, request_id).tokens
+
+    def _plainly(self, engine: EngineClient, prompt: list[int]) -> tuple[int, ...]:
+        return engine.complete({"prompt": prompt, "max_tokens": _OUTPUT, **_OPTIONS}).tokens
+
+    def _external(self, length: int) -> int:
+        """Return how many of a prompt's tokens vLLM counts as external: P2pNccl claims all but the last."""
+        return length - 1 if self._handover.plain_requests_kill else length
+
+    def _measures_speed(self) -> bool:
+        return self._plan.device == "gpu" and self._plan.engine_kind == "vllm"
+
+    def _report(
+        self, producer: str, consumer: str, judged: Judgement, external: float | None, asked: int, before: Metrics, after: Metrics
+    ) -> PairReport:
+        moved = growth(before, after, "vllm:nixl_bytes_transferred_sum")
+        seconds = growth(before, after, "vllm:nixl_xfer_time_seconds_sum")
+        speed = moved / seconds / 1e9 if moved and seconds else None
+        failures = growth(before, after, "vllm:nixl_num_failed_transfers")
+        tokens = None if external is None else int(external)
+        return PairReport(producer, consumer, judged.verdict, judged.reason, tokens, asked, moved, seconds, speed, failures)
+
+    def _hang_hint(self, error: Exception) -> str:
+        if "did not answer within" in str(error) and self._handover.plain_requests_kill:
+            return ": it waits for KV that does not come (request ids that differ, a dead peer, or a wrong role)"
+        return ""
+
+    # - equality -
+
+    def equality(self) -> tuple[Equality | None, str]:
+        """Compare answers through the proxy with plain ones where a plain run is possible."""
+        plain = self._plain_engine()
+        url = self._plan.url
+        if plain is None or url is None:
+            return None, ""
+        front = EngineClient("the proxy", url, self._plan.served_model_name, timeout_s=self._timeout_s, api_key=self._api_key)
+        equal = wrong = 0
+        try:
+            for _ in range(_EQUALITY_PROMPTS):
+                prompt = random_prompt(self._rng, 61)
+                body = {"prompt": prompt, "max_tokens": _OUTPUT, **_OPTIONS}
+                through, alone = front.complete(body).tokens, self._client(plain).complete(body).tokens
+                same = leading_equal(through, alone)
+                equal += same == len(alone)
+                wrong += same == 0
+        except AskFailed as error:
+            return Equality(_EQUALITY_PROMPTS, 0, _EQUALITY_PROMPTS, plain.name), str(error)
+        return Equality(_EQUALITY_PROMPTS, equal, wrong, plain.name), ""
+
+    def _plain_engine(self) -> InstancePlan | None:
+        aggregated = self._plan.by_role("aggregated")
+        if aggregated:
+            return aggregated[0]
+        return None if self._handover.plain_requests_kill else self._plan.by_role("producer")[0]
+
+    # - figures -
+
+    def slow_paths(self, pairs: Sequence[PairReport]) -> list[str]:
+        """Name a transport that is far slower than the machine: UCX falls back to TCP without a word."""
+        if not self._measures_speed():
+            return []
+        slow = [pair for pair in pairs if pair.gb_per_s is not None and pair.gb_per_s < _SLOW_GB_PER_S and (pair.bytes or 0) >= _BIG_BYTES]
+        return [
+            f"{pair.producer} -> {pair.consumer} moved KV at {pair.gb_per_s:.2f} GB/s, as over TCP: on GPUs of one host UCX needs "
+            "UCX_CUDA_IPC_ENABLE_GET_ZCOPY=on where there is no NVLink; between hosts look at `interface`"
+            for pair in slow
+        ]
+
