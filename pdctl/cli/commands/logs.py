@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
@@ -25,7 +25,7 @@ def command(
     instances: Annotated[list[str], typer.Argument(metavar="[INSTANCE|GLOB]...", help="Such as producer-0, p0, 'consumer-*'.")] = [],  # noqa: B006
     cluster: ClusterOption = "",
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with new lines until Ctrl-C.")] = False,
-    tail: Annotated[int, typer.Option("-n", "--tail", metavar="N", help="Only the last N lines of each instance.", min=0)] = -1,
+    tail: Annotated[Optional[int], typer.Option("-n", "--tail", metavar="N", help="Only the last N lines of each instance.", min=0)] = None,  # noqa: UP045 - typer reads it on 3.10
     since: Annotated[str, typer.Option(metavar="WHEN", help="Only lines after: 10m ago, or an ISO time.")] = "",
     until: Annotated[str, typer.Option(metavar="WHEN", help="Only lines before: 10m ago, or an ISO time.")] = "",
     times: Annotated[bool, typer.Option("-t", "--timestamps", help="Show when each line was written.")] = False,
@@ -58,9 +58,9 @@ def command(
     return Result(quiet=True)
 
 
-def _options(*, follow: bool, tail: int, since: str, until: str, grep: str, previous: bool) -> list[str]:
+def _options(*, follow: bool, tail: int | None, since: str, until: str, grep: str, previous: bool) -> list[str]:
     options = ["--follow"] if follow else []
-    if tail >= 0:
+    if tail is not None:
         options += ["--tail", str(tail)]
     for name, text in (("--since", since), ("--until", until)):
         if text:

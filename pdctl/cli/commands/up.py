@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,10 @@ from pdctl.cli.load import read_topology
 from pdctl.cli.options import FileArgument, JsonOption, SetOption, duration_s
 from pdctl.cli.result import Result
 from pdctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from pdctl.plan.facts import Facts
+    from pdctl.topology.source import TopologyFile
 
 
 def command(
@@ -25,10 +29,9 @@ def command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done and do nothing.")] = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Don't ask before changing what runs.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Leave what was started when it fails or is interrupted.")] = False,
-    json: JsonOption = False,
+    json: JsonOption = False,  # noqa: ARG001 - the renderer reads it
 ) -> Result:
     """Start the cluster (or what is missing of it), wait until it is ready, and prove that KV moves. Idempotent."""
-    from pdctl.cluster.facts import gather_facts
     from pdctl.cluster.known import KnownCluster, known_hosts, pdctl_home, reachable_hosts, remember
     from pdctl.cluster.reach import Reach
     from pdctl.cluster.up import bring_up, record_of
@@ -37,7 +40,7 @@ def command(
 
     began = time.monotonic()
     loaded = read_topology(file, set_)
-    plan = plan_cluster(loaded.topology, gather_facts(loaded.topology, ask_engines=True), loaded.source)
+    plan = plan_cluster(loaded.topology, _facts(loaded), loaded.source)
     timeout_s = duration_s("--timeout", timeout) if timeout else float(plan.health["startup_timeout_s"])
     home = pdctl_home(os.environ)
     topology = "-" if file == "-" else str(Path(file).absolute())
@@ -71,7 +74,20 @@ def command(
         "model": plan.served_model_name,
         "warnings": list(plan.warnings),
     }
-    return Result(document, view="up", exit_code=report.exit_code if report else 0, quiet=False) if json or document else Result()
+    return Result(document, view="up", exit_code=report.exit_code if report else 0)
+
+
+def _facts(loaded: TopologyFile) -> Facts:
+    """Ask the engines; where that finds a blocker, a file that is wrong by itself is said first."""
+    from pdctl.cluster.facts import gather_facts
+    from pdctl.errors import PreflightError
+    from pdctl.plan.planner import plan_cluster
+
+    try:
+        return gather_facts(loaded.topology, ask_engines=True)
+    except PreflightError:
+        plan_cluster(loaded.topology, gather_facts(loaded.topology, ask_engines=False), loaded.source)
+        raise
 
 
 def _verify(plan: Any, reach: Any, sink: Any) -> Any:
