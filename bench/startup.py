@@ -21,9 +21,11 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PDCTL = [sys.executable, "-m", "pdctl"]
 POLL_S = 0.01
@@ -84,7 +86,9 @@ def with_honcho(folder: Path, planned: list[dict[str, Any]], env: dict[str, str]
     ]
     (folder / "Procfile").write_text("\n".join(lines) + "\n")
     honcho = [sys.executable, "-m", "honcho", "-f", str(folder / "Procfile"), "start"]
-    return _timed(lambda: [subprocess.Popen(honcho, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)], planned)
+    return _timed(
+        lambda: [subprocess.Popen(honcho, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)], planned
+    )
 
 
 def bare(planned: list[dict[str, Any]], env: dict[str, str]) -> float:
@@ -92,7 +96,9 @@ def bare(planned: list[dict[str, Any]], env: dict[str, str]) -> float:
 
     def start() -> list[subprocess.Popen[bytes]]:
         return [
-            subprocess.Popen(one["argv"], env={**env, **one["env"]}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            subprocess.Popen(
+                one["argv"], env={**env, **one["env"]}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
             for one in planned
         ]
 

@@ -1,6 +1,6 @@
 """Send one streamed completion and print the tokens as they come. Standard library only.
 
-    python examples/ask.py [URL] [PROMPT]
+python examples/ask.py [URL] [PROMPT]
 """
 
 from __future__ import annotations

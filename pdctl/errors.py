@@ -114,7 +114,9 @@ class TransportError(PdctlError):
 class LaunchError(PdctlError):
     """An instance died or never became ready."""
 
-    def __init__(self, instance: str, what: str, *, cause: str = "", lines: tuple[str, ...] = (), fix: str = "") -> None:
+    def __init__(
+        self, instance: str, what: str, *, cause: str = "", lines: tuple[str, ...] = (), fix: str = ""
+    ) -> None:
         super().__init__(what, where=instance, fix=fix)
         self.instance = instance
         self.cause = cause

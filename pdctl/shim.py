@@ -30,6 +30,15 @@ import sys
 import time
 from collections import deque
 
+TYPE_CHECKING = False  # importing typing would cost each start 5 ms
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any
+
+    State = dict[str, Any]
+    Table = dict[int, "Process"]
+    Tree = dict[int, int]
+
 VERSION = "1"
 STATE_SCHEMA = 1
 LIVE = ("starting", "ready", "unhealthy", "restarting", "stopping")
@@ -60,7 +69,7 @@ RUNS_KEPT = 20
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def write_json(path, value, mode=0o600):
+def write_json(path: str, value: Any, mode: int = 0o600) -> None:
     """Write atomically: a reader sees the old or the new file, never half of one."""
     fresh = f"{path}.{os.getpid()}.new"
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
@@ -76,7 +85,7 @@ def write_json(path, value, mode=0o600):
         raise
 
 
-def read_json(path, default=None):
+def read_json(path: str, default: Any = None) -> Any:
     try:
         with open(path) as file:
             return json.load(file)
@@ -84,16 +93,16 @@ def read_json(path, default=None):
         return default
 
 
-def make_dir(path):
+def make_dir(path: str) -> None:
     os.makedirs(path, mode=0o700, exist_ok=True)
 
 
-def read_stdin_json():
+def read_stdin_json() -> Any:
     data = sys.stdin.buffer.read()
     return json.loads(data) if data.strip() else {}
 
 
-def instance_names(root):
+def instance_names(root: str) -> list[str]:
     try:
         names = os.listdir(root)
     except OSError:
@@ -104,7 +113,7 @@ def instance_names(root):
 # --- process table ---------------------------------------------------------------------------------------------------
 
 
-def boot_id():
+def boot_id() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -117,15 +126,15 @@ class Process:
 
     __slots__ = ("pid", "ppid", "session", "start", "state")
 
-    def __init__(self, pid, ppid, session, start, state):
+    def __init__(self, pid: int, ppid: int, session: int, start: int, state: str) -> None:
         self.pid, self.ppid, self.session, self.start, self.state = pid, ppid, session, start, state
 
     @property
-    def alive(self):
+    def alive(self) -> bool:
         return self.state not in ("Z", "X")
 
 
-def process(pid):
+def process(pid: int | str) -> Process | None:
     """Return a process, or None. Its name may hold anything, so fields are counted from the last parenthesis."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -136,7 +145,7 @@ def process(pid):
     return Process(int(pid), int(fields[1]), int(fields[3]), int(fields[19]), fields[0].decode())
 
 
-def process_table():
+def process_table() -> Table:
     table = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -146,13 +155,15 @@ def process_table():
     return table
 
 
-def is_same(pid, start, table=None):
+def is_same(pid: int | None, start: int | None, table: Table | None = None) -> bool:
     """Say whether a pid is still the process that was recorded: same start time, and not a zombie."""
+    if pid is None:
+        return False
     found = table.get(pid) if table is not None else process(pid)
     return bool(found and found.start == start and found.alive)
 
 
-def command_of(pid):
+def command_of(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return file.read().replace(b"\0", b" ").decode(errors="replace").strip()[:200]
@@ -160,7 +171,7 @@ def command_of(pid):
         return ""
 
 
-def send(pid, start, number):
+def send(pid: int, start: int, number: int) -> None:
     """Signal a process if it is still the one that was meant."""
     if is_same(pid, start):
         try:
@@ -172,15 +183,15 @@ def send(pid, start, number):
 # --- the tree of an instance -----------------------------------------------------------------------------------------
 
 
-def tree_mark(root, name):
+def tree_mark(root: str, name: str) -> str:
     """Return the beginning of PDCTL_TREE for an instance: the same in all its runs, different for every other cluster."""
     import hashlib
 
     return f"{hashlib.sha256(os.path.realpath(root).encode()).hexdigest()[:16]}/{name}/"
 
 
-def descendants(table, roots):
-    children = {}
+def descendants(table: Table, roots: Iterable[int]) -> set[int]:
+    children: dict[int, list[int]] = {}
     for found in table.values():
         children.setdefault(found.ppid, []).append(found.pid)
     result, left = set(), list(roots)
@@ -192,7 +203,7 @@ def descendants(table, roots):
     return result
 
 
-def has_mark(pid, mark):
+def has_mark(pid: int, mark: str) -> bool:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return b"PDCTL_TREE=" + mark.encode() in file.read()
@@ -200,7 +211,7 @@ def has_mark(pid, mark):
         return False
 
 
-def writes_to(pid, pipe):
+def writes_to(pid: int, pipe: str) -> bool:
     """Say whether a process holds the log pipe: renaming and setsid don't change that."""
     try:
         fds = os.listdir(f"/proc/{pid}/fd")
@@ -215,7 +226,7 @@ def writes_to(pid, pipe):
     return False
 
 
-def find_tree(state, mark, shim_pid=None, thorough=True):
+def find_tree(state: State, mark: str, shim_pid: int | None = None, thorough: bool = True) -> Tree:
     """Return {pid: start} of all live processes of an instance, by evidence only; never the supervisor itself.
 
     `thorough` also reads environments and open files, which finds what a dead supervisor can no longer vouch for.
@@ -241,9 +252,9 @@ def find_tree(state, mark, shim_pid=None, thorough=True):
     return {pid: table[pid].start for pid in own - not_ours if pid in table and table[pid].alive}
 
 
-def _sessions(state, table):
+def _sessions(state: State, table: Table) -> set[int]:
     """Return sessions that the tree opened. One whose leader's pid was taken by somebody else is not ours any more."""
-    sessions = set()
+    sessions: set[int] = set()
     if not same_boot(state):
         return sessions
     for leader, start in state.get("sessions") or []:
@@ -253,15 +264,21 @@ def _sessions(state, table):
     return sessions
 
 
-def same_boot(state):
+def same_boot(state: State) -> bool:
     return bool(state.get("boot_id")) and state.get("boot_id") == boot_id()
 
 
-def shim_alive(state):
+def shim_alive(state: State) -> bool:
     return same_boot(state) and is_same(state.get("shim_pid"), state.get("shim_start"))
 
 
-def kill_all(state, mark, shim_pid=None, limit_s=KILL_LIMIT_S, pump=None):
+def kill_all(
+    state: State,
+    mark: str,
+    shim_pid: int | None = None,
+    limit_s: float = KILL_LIMIT_S,
+    pump: Callable[[float], None] | None = None,
+) -> Tree:
     """SIGKILL the whole tree, again until a look finds nothing (a process may fork while it is being killed)."""
     end = time.monotonic() + limit_s
     left = find_tree(state, mark, shim_pid)
@@ -281,7 +298,7 @@ def kill_all(state, mark, shim_pid=None, limit_s=KILL_LIMIT_S, pump=None):
 # --- shared memory ---------------------------------------------------------------------------------------------------
 
 
-def shm_names(pids):
+def shm_names(pids: Iterable[int]) -> set[str]:
     """Return names under /dev/shm that these processes map or hold open."""
     names = set()
     for pid in pids:
@@ -303,7 +320,7 @@ def shm_names(pids):
     return {name for name in names if not name.endswith(" (deleted)")}
 
 
-def remove_shm(names):
+def remove_shm(names: Iterable[str]) -> list[str]:
     """Remove segments that a tree left behind: ours by uid, and mapped by nobody who lives."""
     left = []
     for name in names:
@@ -329,35 +346,37 @@ def remove_shm(names):
 # --- the log ---------------------------------------------------------------------------------------------------------
 
 
-def stamp_of(epoch_s):
+def stamp_of(epoch_s: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(epoch_s)) + f".{int(epoch_s % 1 * 1e6):06d}Z"
 
 
-def log_files(folder):
+def log_files(folder: str) -> list[tuple[int, str]]:
     """Return [(number, path)] of an instance's log files, oldest first."""
     try:
         names = os.listdir(folder)
     except OSError:
         return []
-    return sorted((int(name[:-4]), f"{folder}/{name}") for name in names if name.endswith(".log") and name[:-4].isdigit())
+    return sorted(
+        (int(name[:-4]), f"{folder}/{name}") for name in names if name.endswith(".log") and name[:-4].isdigit()
+    )
 
 
 class Log:
     """A rotated log: numbered files, `current` points to the newest. A full disk costs lines, never the instance."""
 
-    def __init__(self, folder, max_bytes, keep):
+    def __init__(self, folder: str, max_bytes: int, keep: int) -> None:
         self.folder, self.max_bytes, self.keep = folder, max(4096, max_bytes), max(0, keep)
         self.carry = b""
         self.dropped = 0
-        self.file = None
+        self.file: int | None = None
         self.number = max([number for number, _ in log_files(folder)] or [0])
         self.size = 0
         self._open(self.number or 1)
 
-    def position(self):
+    def position(self) -> list[int]:
         return [self.number, self.size]
 
-    def _open(self, number):
+    def _open(self, number: int) -> None:
         try:
             make_dir(self.folder)
             if self.file is not None:
@@ -381,7 +400,7 @@ class Log:
         except OSError:
             pass
 
-    def feed(self, data):
+    def feed(self, data: bytes) -> bytes:
         """Take output as it came; returns the complete lines in it."""
         data = self.carry + data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         end = data.rfind(b"\n")
@@ -396,21 +415,21 @@ class Log:
         self._lines(data[:end])
         return data[:end]
 
-    def flush(self):
+    def flush(self) -> None:
         if self.carry:
             self._lines(self.carry)
             self.carry = b""
 
-    def note(self, text):
+    def note(self, text: str) -> None:
         """Write a line of the supervisor's own."""
         self.flush()
         self._lines(b"pdctl: " + text.encode())
 
-    def _lines(self, text):
+    def _lines(self, text: bytes) -> None:
         stamp = stamp_of(time.time()).encode() + b" "
         self._write(stamp + text.replace(b"\n", b"\n" + stamp) + b"\n")
 
-    def _write(self, data):
+    def _write(self, data: bytes) -> None:
         if self.file is None or self.size + len(data) > self.max_bytes:
             self._open(self.number + 1 if self.size else max(1, self.number))
         if self.dropped:
@@ -432,7 +451,7 @@ class Log:
 # --- health ----------------------------------------------------------------------------------------------------------
 
 
-def split_url(url):
+def split_url(url: str) -> tuple[str, int, str]:
     """Return (host, port, path) of an http url; the host of an IPv6 url comes without brackets."""
     rest = url.split("://", 1)[1]
     address, _, path = rest.partition("/")
@@ -440,7 +459,7 @@ def split_url(url):
     return host.strip("[]"), int(port), "/" + path
 
 
-def http_get(url, timeout_s, limit=1 << 22):
+def http_get(url: str, timeout_s: float, limit: int = 1 << 22) -> tuple[int, bytes]:
     """Return (status, body). Raises OSError. Plain sockets: importing http.client would cost every supervisor 20 ms."""
     host, port, path = split_url(url)
     end = time.monotonic() + timeout_s
@@ -462,7 +481,7 @@ def http_get(url, timeout_s, limit=1 << 22):
     return int(words[1]), (_dechunked(body) if b"chunked" in headers.lower() else body)
 
 
-def _dechunked(body):
+def _dechunked(body: bytes) -> bytes:
     out = b""
     while body:
         size, _, rest = body.partition(b"\r\n")
@@ -480,23 +499,23 @@ def _dechunked(body):
 class Health:
     """Asks an instance for its health in a thread of its own, fast until it is ready, then at its interval."""
 
-    def __init__(self, spec, wake):
+    def __init__(self, spec: State, wake: int) -> None:
         import threading
 
         self.url = spec["health"]["url"]
         self.interval_s = float(spec["health"]["interval_s"])
         self.timeout_s = float(spec["health"].get("timeout_s", 5))
-        self.results = deque()
+        self.results: deque[str | None] = deque()
         self._wake = wake
         self._ready = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def stop(self):
+    def stop(self) -> None:
         self._stop.set()
 
-    def _run(self):
+    def _run(self) -> None:
         began = time.monotonic()
         pause_s = 0.03
         while not self._stop.wait(pause_s):
@@ -514,7 +533,7 @@ class Health:
             if self._ready and error is not None:
                 pause_s = min(self.interval_s, 1.0)
 
-    def _ask(self):
+    def _ask(self) -> str | None:
         try:
             status, _ = http_get(self.url, self.timeout_s, limit=65536)
         except (OSError, ValueError) as error:
@@ -525,14 +544,14 @@ class Health:
 # --- the supervisor --------------------------------------------------------------------------------------------------
 
 
-def become_subreaper():
+def become_subreaper() -> None:
     """Let orphans of the tree become our children instead of init's (prctl 36, PR_SET_CHILD_SUBREAPER)."""
     import ctypes
 
     ctypes.CDLL(None, use_errno=True).prctl(36, 1, 0, 0, 0)
 
 
-def describe_exit(status):
+def describe_exit(status: int) -> tuple[str, int | None, str | None]:
     """Return (text, exit code or None, signal name or None) of a wait status."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
@@ -548,7 +567,7 @@ def describe_exit(status):
 class Supervisor:
     """Runs one instance: starts it, writes its log, asks for its health, restarts it by policy, ends its whole tree."""
 
-    def __init__(self, root, name, spec):
+    def __init__(self, root: str, name: str, spec: State) -> None:
         self.root, self.name, self.spec = root, name, spec
         self.folder = f"{root}/{name}"
         self.mark = tree_mark(root, name)
@@ -556,7 +575,7 @@ class Supervisor:
         self.log = Log(f"{self.folder}/log", int(logs["max_bytes"]), int(logs["keep"]))
         before = read_json(f"{self.folder}/state.json") or {}
         me = process(os.getpid())
-        self.state = {
+        self.state: State = {
             "schema": STATE_SCHEMA, "instance": name, "state": None, "phase": None, "reason": None, "exit_code": None, "signal": None,
             "pid": None, "pid_start": None, "shim_pid": os.getpid(), "shim_start": me.start if me else 0, "boot_id": boot_id(),
             "started_at": None, "ready_at": None, "changed_at": time.time(), "restarts": 0, "runs": before.get("runs") or [],
@@ -564,23 +583,23 @@ class Supervisor:
         }  # fmt: skip
         self.wake_read, self.wake_write = os.pipe()
         self.pipe_read = self.pipe_write = -1
-        self.front_status = None
+        self.front_status: int | None = None
         self.ever_ready = False
         self.stop_asked = False
-        self.health = None
+        self.health: Health | None = None
         self.failures = 0
-        self.restart_times = deque()
-        self.early_exits = []
+        self.restart_times: deque[float] = deque()
+        self.early_exits: list[str] = []
         self.next_scan = 0.0
         self.scan_every = SCAN_FIRST_S
-        self.dirty_since = None
+        self.dirty_since: float | None = None
         self.ready_this_run = False
-        self.timed_out = None
+        self.timed_out: str | None = None
         self.phases = [(re.compile(pattern), template) for pattern, template in spec.get("phases") or []]
 
     # - state -
 
-    def transition(self, to, **fields):
+    def transition(self, to: str, **fields: Any) -> None:
         """Change state: the one place that does, checked against EDGES."""
         now = self.state["state"]
         if to not in EDGES[now]:
@@ -590,7 +609,7 @@ class Supervisor:
             self.state["phase"] = None
         self.save()
 
-    def save(self):
+    def save(self) -> None:
         self.dirty_since = None
         try:
             write_json(f"{self.folder}/state.json", self.state)
@@ -599,7 +618,7 @@ class Supervisor:
 
     # - start -
 
-    def run(self, tell):
+    def run(self, tell: Callable[[str | None], None]) -> None:
         """Supervise until the end. `tell` is called once with None (it runs) or with the reason why it does not."""
         for number in (signal.SIGHUP, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
@@ -621,10 +640,10 @@ class Supervisor:
                 break
         self.log.flush()
 
-    def _asked_to_stop(self, *_):
+    def _asked_to_stop(self, *_: object) -> None:
         self.stop_asked = True
 
-    def spawn(self):
+    def spawn(self) -> str | None:
         """Start the front process; returns why not, or None."""
         if self.pipe_read < 0:
             self.pipe_read, self.pipe_write = os.pipe()
@@ -665,7 +684,7 @@ class Supervisor:
         self.health = Health(self.spec, self.wake_write)
         return None
 
-    def _exec(self, argv, report):
+    def _exec(self, argv: list[str], report: int) -> None:
         """In the child: new session, log pipe as output, the instance's environment, nothing else of ours."""
         try:
             os.setsid()
@@ -673,7 +692,14 @@ class Supervisor:
             os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
             os.dup2(self.pipe_write, 1)
             os.dup2(self.pipe_write, 2)
-            for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+            for number in (
+                signal.SIGHUP,
+                signal.SIGINT,
+                signal.SIGTERM,
+                signal.SIGCHLD,
+                signal.SIGPIPE,
+                signal.SIGXFSZ,
+            ):
                 signal.signal(number, signal.SIG_DFL)
             environ = dict(os.environ)
             environ.update(read_json(f"{self.folder}/env") or {})
@@ -689,7 +715,7 @@ class Supervisor:
 
     # - while it runs -
 
-    def serve(self):
+    def serve(self) -> None:
         """Turn until the front process is dead, a stop is asked for, or the start took too long."""
         limit = time.monotonic() + float(self.spec["health"]["startup_timeout_s"])
         self.ready_this_run = False
@@ -700,10 +726,12 @@ class Supervisor:
             if not self.ready_this_run and time.monotonic() > limit:
                 seconds = self.spec["health"]["startup_timeout_s"]
                 phase = self.state["phase"]
-                self.timed_out = f"not ready after {seconds:g} s ({phase})" if phase else f"not ready after {seconds:g} s"
+                self.timed_out = (
+                    f"not ready after {seconds:g} s ({phase})" if phase else f"not ready after {seconds:g} s"
+                )
                 return
 
-    def pump(self, timeout_s):
+    def pump(self, timeout_s: float) -> None:
         """Wait for output, a signal or a health answer, and take what came; keep state and tree record fresh."""
         try:
             ready, _, _ = select.select([self.pipe_read, self.wake_read], [], [], timeout_s)
@@ -724,7 +752,7 @@ class Supervisor:
         if self.dirty_since is not None and now - self.dirty_since >= STATE_EVERY_S:
             self.save()
 
-    def read_output(self):
+    def read_output(self) -> None:
         try:
             data = os.read(self.pipe_read, CHUNK)
         except OSError:
@@ -733,7 +761,7 @@ class Supervisor:
         if self.phases and lines and self.state["state"] == "starting":
             self.find_phase(lines)
 
-    def find_phase(self, lines):
+    def find_phase(self, lines: bytes) -> None:
         for line in reversed(lines.decode(errors="replace").split("\n")[-PHASE_LINES:]):
             for pattern, template in self.phases:
                 match = pattern.search(line)
@@ -744,7 +772,7 @@ class Supervisor:
                         self.dirty_since = self.dirty_since or time.monotonic() - STATE_EVERY_S
                     return
 
-    def reap(self):
+    def reap(self) -> None:
         """Wait for every child: the front process, and orphans that came to us."""
         while True:
             try:
@@ -756,7 +784,7 @@ class Supervisor:
             if pid == self.state["pid"]:
                 self.front_status = status
 
-    def record_tree(self):
+    def record_tree(self) -> None:
         """Note which processes are ours, for the day when this supervisor is killed."""
         self.scan_every = min(SCAN_MAX_S, self.scan_every * 1.6)
         table = process_table()
@@ -772,7 +800,7 @@ class Supervisor:
             self.save()
         self.next_scan = time.monotonic() + self.scan_every
 
-    def take_health(self):
+    def take_health(self) -> None:
         while self.health and self.health.results:
             error = self.health.results.popleft()
             if error is None:
@@ -790,7 +818,7 @@ class Supervisor:
 
     # - the end -
 
-    def after_end(self):
+    def after_end(self) -> bool:
         """End what is left, settle the state; returns whether to start again."""
         if self.health:
             self.health.stop()
@@ -801,7 +829,7 @@ class Supervisor:
             text, code, name = self.timed_out, None, None
             self.end_tree(TERM_GRACE_S)
         else:
-            text, code, name = describe_exit(self.front_status)
+            text, code, name = describe_exit(self.front_status or 0)
         decision = self.decide(text, code)
         self.close_run(text, code, name)
         if decision.startswith("restart"):
@@ -821,7 +849,7 @@ class Supervisor:
             return False
         return self.wait_backoff()
 
-    def decide(self, text, code):
+    def decide(self, text: str, code: int | None) -> str:
         """Return `restart`, or the reason why there is no other run."""
         if self.timed_out:
             return self.timed_out
@@ -844,7 +872,7 @@ class Supervisor:
         self.restart_times.append(now)
         return "restart"
 
-    def wait_backoff(self):
+    def wait_backoff(self) -> bool:
         backoff = min(BACKOFF_MAX_S, float(self.spec["restart"]["backoff_s"]) * 2 ** (len(self.restart_times) - 1))
         end = time.monotonic() + backoff
         while time.monotonic() < end and not self.stop_asked:
@@ -855,11 +883,11 @@ class Supervisor:
         self.state["restarts"] += 1
         return True
 
-    def close_run(self, text, code, name):
+    def close_run(self, text: str, code: int | None, name: str | None) -> None:
         if self.state["runs"] and self.state["runs"][-1]["ended_at"] is None:
             self.state["runs"][-1].update(ended_at=time.time(), exit_code=code, signal=name, reason=text)
 
-    def end_tree(self, timeout_s):
+    def end_tree(self, timeout_s: float) -> Tree:
         """SIGTERM, then SIGKILL to every descendant; returns those that would not go."""
         front = self.state["pid"]
         alone = self.front_status is None  # a living front process ends its own children best
@@ -888,15 +916,16 @@ class Supervisor:
         return left
 
     @staticmethod
-    def _quick_look(own):
+    def _quick_look(own: Tree) -> Tree:
         """Return what still lives of `own` and of its descendants; cheap, for waiting."""
         table = process_table()
         pids = {pid for pid, start in own.items() if is_same(pid, start, table)}
         pids |= descendants(table, pids | {os.getpid()})
         return {pid: table[pid].start for pid in pids if table[pid].alive and pid != os.getpid()}
 
-    def stop(self):
-        timeout_s = float((read_json(f"{self.folder}/stop.json") or {}).get("timeout_s", self.spec.get("stop_timeout_s", 30)))
+    def stop(self) -> None:
+        asked = read_json(f"{self.folder}/stop.json") or {}
+        timeout_s = float(asked.get("timeout_s") or self.spec.get("stop_timeout_s") or 30)
         if self.state["state"] != "stopping":
             self.transition("stopping", reason=None)
         left = self.end_tree(timeout_s)
@@ -910,18 +939,18 @@ class Supervisor:
             self.transition("stopped", pid=None)
             self.log.note("stopped")
 
-    def fail(self, reason):
+    def fail(self, reason: str) -> None:
         self.transition("failed", reason=reason) if self.state["state"] != "failed" else self.save()
 
 
-def _told(error):
+def _told(error: str | None) -> None:
     """Stand in for `tell` after the first run: nobody waits any more."""
 
 
 # --- verbs: start ----------------------------------------------------------------------------------------------------
 
 
-def take_lock(path, patience_s=0.0):
+def take_lock(path: str, patience_s: float = 0.0) -> int | None:
     """Return the locked file, or None if somebody holds it."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     end = time.monotonic() + patience_s
@@ -937,13 +966,13 @@ def take_lock(path, patience_s=0.0):
         return fd
 
 
-def verb_start(root):
+def verb_start(root: str) -> tuple[State, int]:
     order = read_stdin_json()
     make_dir(root)
     if order.get("cluster_info") is not None:
         write_json(f"{root}/cluster.json", order["cluster_info"])
     claimed = []
-    answer = {"started": [], "running": [], "conflict": [], "failed": {}}
+    answer: State = {"started": [], "running": [], "conflict": [], "failed": {}}
     for one in order["instances"]:
         spec = one["spec"]
         name = spec["instance"]
@@ -965,7 +994,7 @@ def verb_start(root):
     return answer, 0
 
 
-def _claim(root, name, spec, env, answer):
+def _claim(root: str, name: str, spec: State, env: dict[str, str], answer: State) -> int | None:
     """Write an instance's files and return its lock, or None if it runs already."""
     folder = f"{root}/{name}"
     make_dir(folder)
@@ -987,7 +1016,7 @@ def _claim(root, name, spec, env, answer):
     return lock
 
 
-def fork_supervisor(root, name, spec, lock):
+def fork_supervisor(root: str, name: str, spec: State, lock: int) -> int:
     """Start a supervisor that outlives us; returns the pipe on which it says `ok` or what is wrong."""
     read, write = os.pipe()
     pid = os.fork()
@@ -1010,7 +1039,7 @@ def fork_supervisor(root, name, spec, lock):
                     pass
         become_subreaper()
 
-        def tell(error):
+        def tell(error: str | None) -> None:
             os.write(write, (error or "ok").encode())
             os.close(write)
 
@@ -1031,7 +1060,7 @@ def fork_supervisor(root, name, spec, lock):
 # --- verbs: query and watch ------------------------------------------------------------------------------------------
 
 
-def query_instance(root, name, count_tree=True):
+def query_instance(root: str, name: str, count_tree: bool = True) -> State:
     """Return an instance's state as it is, not as it was last written."""
     folder = f"{root}/{name}"
     spec = read_json(f"{folder}/spec.json") or {}
@@ -1039,35 +1068,48 @@ def query_instance(root, name, count_tree=True):
     lives = shim_alive(state)
     state["shim_alive"] = lives
     state["hash"] = spec.get("hash")
-    state["spec"] = {key: spec.get(key) for key in ("role", "host", "address", "url", "gpus", "ports", "argv", "metrics")}
+    state["spec"] = {
+        key: spec.get(key) for key in ("role", "host", "address", "url", "gpus", "ports", "argv", "metrics")
+    }
     if state.get("state") in LIVE and not lives:
         left = find_tree(state, tree_mark(root, name)) if same_boot(state) else {}
         rest = f"; {len(left)} processes of it still run" if left else ""
-        gone = "the host was restarted" if not same_boot(state) else f"its supervisor (pid {state.get('shim_pid')}) is gone{rest}"
+        gone = (
+            "the host was restarted"
+            if not same_boot(state)
+            else f"its supervisor (pid {state.get('shim_pid')}) is gone{rest}"
+        )
         state.update(state="failed", phase=None, reason=gone, alive=len(left))
     elif count_tree:
-        state["alive"] = len(find_tree(state, tree_mark(root, name), state.get("shim_pid") if lives else None, thorough=not lives))
+        state["alive"] = len(
+            find_tree(state, tree_mark(root, name), state.get("shim_pid") if lives else None, thorough=not lives)
+        )
     for key in ("tree", "sessions", "pipe", "shm"):
         state.pop(key, None)
     return state
 
 
-def query(root, load=False):
+def query(root: str, load: bool = False) -> State:
     instances = {name: query_instance(root, name) for name in instance_names(root)}
     if load:
         add_load(instances)
-    return {"now": time.time(), "boot_id": boot_id(), "cluster": read_json(f"{root}/cluster.json") or {}, "instances": instances}
+    return {
+        "now": time.time(),
+        "boot_id": boot_id(),
+        "cluster": read_json(f"{root}/cluster.json") or {},
+        "instances": instances,
+    }
 
 
-def verb_query(root, *options):
+def verb_query(root: str, *options: str) -> tuple[State, int]:
     return query(root, load="--load" in options), 0
 
 
-def add_load(instances):
+def add_load(instances: dict[str, State]) -> None:
     """Ask all ready instances for their gauges at once."""
     import threading
 
-    def ask(state):
+    def ask(state: State) -> None:
         metrics = (state.get("spec") or {}).get("metrics")
         if not metrics or state.get("state") not in ("ready", "unhealthy"):
             return
@@ -1095,10 +1137,10 @@ def add_load(instances):
         state["spec"].pop("metrics", None)
 
 
-def parse_gauges(text, gauges):
+def parse_gauges(text: str, gauges: dict[str, str]) -> dict[str, float]:
     """Return our gauges from Prometheus text: sums over labels, the highest of a share. `a|b` names alternatives."""
     names = {metric: ours for ours, metrics in gauges.items() for metric in metrics.split("|")}
-    found = {}
+    found: dict[str, float] = {}
     for line in text.splitlines():
         metric = line.split("{", 1)[0].split(" ", 1)[0]
         if metric in names:
@@ -1111,7 +1153,7 @@ def parse_gauges(text, gauges):
     return found
 
 
-def stdin_ended():
+def stdin_ended() -> bool:
     """Say whether stdin is at its end, without waiting."""
     if not select.select([0], [], [], 0)[0]:
         return False
@@ -1121,17 +1163,23 @@ def stdin_ended():
         return True
 
 
-def emit(value):
+def emit(value: Any) -> None:
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 
 
-def verb_watch(root):
+def verb_watch(root: str) -> tuple[None, int]:
     """Print the whole truth, then each change. Looks at file times: a fiftieth of a second late at most, nearly free."""
     seen, states, shims = {}, {}, {}
     first = query(root)
     for name, state in first["instances"].items():
-        states[name] = (state.get("state"), state.get("phase"), state.get("reason"), state.get("pid"), state.get("restarts"))
+        states[name] = (
+            state.get("state"),
+            state.get("phase"),
+            state.get("reason"),
+            state.get("pid"),
+            state.get("restarts"),
+        )
         seen[name] = _file_mark(root, name)
         shims[name] = state
     emit(first)
@@ -1156,7 +1204,7 @@ def verb_watch(root):
     return None, 0
 
 
-def _file_mark(root, name):
+def _file_mark(root: str, name: str) -> tuple[int, int] | None:
     try:
         found = os.stat(f"{root}/{name}/state.json")
     except OSError:
@@ -1170,7 +1218,7 @@ def _file_mark(root, name):
 class Stopping:
     """One instance on its way down: through its supervisor where that lives, by ourselves where it does not."""
 
-    def __init__(self, root, name, timeout_s):
+    def __init__(self, root: str, name: str, timeout_s: float) -> None:
         self.root, self.name = root, name
         self.folder, self.mark = f"{root}/{name}", tree_mark(root, name)
         self.state = read_json(f"{self.folder}/state.json") or {}
@@ -1178,7 +1226,10 @@ class Stopping:
         self.timeout_s = timeout_s
         self.through_shim = shim_alive(self.state)
         self.was_running = self.through_shim
-        self.rest = {}
+        self.rest: Tree = {}
+        self.left: Tree = {}
+        self.removed: list[str] = []
+        self.kill_at = 0.0
         if self.through_shim:
             try:
                 write_json(f"{self.folder}/stop.json", {"timeout_s": timeout_s})
@@ -1188,7 +1239,7 @@ class Stopping:
         else:
             self._take_over()
 
-    def _take_over(self):
+    def _take_over(self) -> None:
         self.through_shim = False
         self.state = read_json(f"{self.folder}/state.json") or self.state
         self.rest = find_tree(self.state, self.mark) if same_boot(self.state) or not self.state else {}
@@ -1197,7 +1248,7 @@ class Stopping:
             send(pid, start, signal.SIGTERM)
         self.kill_at = time.monotonic() + min(self.timeout_s, TERM_GRACE_S * 2)
 
-    def done(self):
+    def done(self) -> bool:
         """Go one step further; returns whether the end is reached."""
         if self.through_shim:
             if shim_alive(self.state):
@@ -1214,7 +1265,7 @@ class Stopping:
         self._settle()
         return True
 
-    def _settle(self):
+    def _settle(self) -> None:
         fresh = read_json(f"{self.folder}/state.json") or self.state
         if not self.left and fresh.get("state") in LIVE:
             fresh.update(state="stopped", phase=None, pid=None, tree=[], shm=[], changed_at=time.time())
@@ -1230,13 +1281,16 @@ class Stopping:
                 pass
 
 
-def verb_stop(root):
+def verb_stop(root: str) -> tuple[State, int]:
     order = read_stdin_json()
     names = order.get("instances")
     names = instance_names(root) if names is None else [name for name in names if os.path.isdir(f"{root}/{name}")]
     groups = [[name for name in group if name in names] for group in order.get("order") or []]
     rest = [name for name in names if not any(name in group for group in groups)]
-    stopped, already, left, removed = [], [], [], []
+    stopped: list[str] = []
+    already: list[str] = []
+    left: list[State] = []
+    removed: list[str] = []
     for group in [*groups, rest]:
         running = [Stopping(root, name, float(order.get("timeout_s", 30))) for name in group]
         waiting = list(running)
@@ -1255,7 +1309,7 @@ def verb_stop(root):
     return {"stopped": stopped, "already": already, "left": left, "proof": proof}, 1 if left else 0
 
 
-def _listened(root, name):
+def _listened(root: str, name: str) -> list[int]:
     """Return ports of an instance that are still listened on although its tree is gone."""
     spec = read_json(f"{root}/{name}/spec.json") or {}
     state = read_json(f"{root}/{name}/state.json") or {}
@@ -1267,7 +1321,7 @@ def _listened(root, name):
     return [port for port in mine if not owners.get(port) or has_mark(owners[port], tree_mark(root, name))]
 
 
-def purge(root, names, everything):
+def purge(root: str, names: list[str], everything: bool) -> None:
     import shutil
 
     for name in names:
@@ -1282,14 +1336,14 @@ def purge(root, names, everything):
 class LogReader:
     """Reads one instance's log over rotated files, from a place to the end, and goes on where it stopped."""
 
-    def __init__(self, folder, start=None, stop=None):
+    def __init__(self, folder: str, start: list[int] | None = None, stop: list[int] | None = None) -> None:
         self.folder = folder
         self.stop = stop
         self.number, self.offset = start or [0, 0]
-        self.file = None
+        self.file: Any = None
         self.carry = b""
 
-    def lines(self):
+    def lines(self) -> Iterator[bytes]:
         """Yield the complete lines that are there now."""
         if self.file is None and not self._open(self._following()):
             return
@@ -1302,7 +1356,7 @@ class LogReader:
             if not self._open(following):
                 return
 
-    def _drain(self):
+    def _drain(self) -> Iterator[bytes]:
         limit = self.stop[1] if self.stop and self.number == self.stop[0] else None
         while True:
             want = CHUNK if limit is None else max(0, min(CHUNK, limit - self.file.tell()))
@@ -1312,12 +1366,14 @@ class LogReader:
             *whole, self.carry = (self.carry + data).split(b"\n")
             yield from whole
 
-    def _following(self):
+    def _following(self) -> tuple[int, str] | None:
         first = self.number if self.file is None else self.number + 1
         last = self.stop[0] if self.stop else None
-        return next((one for one in log_files(self.folder) if one[0] >= first and (last is None or one[0] <= last)), None)
+        return next(
+            (one for one in log_files(self.folder) if one[0] >= first and (last is None or one[0] <= last)), None
+        )
 
-    def _open(self, found):
+    def _open(self, found: tuple[int, str] | None) -> bool:
         if found is None:
             return False
         number, path = found
@@ -1334,7 +1390,7 @@ class LogReader:
         return True
 
 
-def tail_start(folder, count, start):
+def tail_start(folder: str, count: int, start: list[int] | None) -> list[int] | None:
     """Return the place where the last `count` lines begin, reading backwards from the end; not before `start`."""
     files = [one for one in log_files(folder) if one[0] >= (start or [0])[0]]
     need = count + 1
@@ -1362,9 +1418,13 @@ def tail_start(folder, count, start):
 class LogQuery:
     """What is wanted of the logs."""
 
-    def __init__(self, args):
-        self.names, self.follow, self.tail, self.run = [], False, None, "all"
-        self.since = self.until = self.grep = None
+    def __init__(self, args: Iterable[str]) -> None:
+        self.names: list[str] = []
+        self.follow, self.run = False, "all"
+        self.tail: int | None = None
+        self.since: bytes | None = None
+        self.until: bytes | None = None
+        self.grep: re.Pattern[bytes] | None = None
         left = deque(args)
         while left:
             word = left.popleft()
@@ -1386,10 +1446,10 @@ class LogQuery:
                 self.names.append(word)
 
     @property
-    def filters(self):
-        return self.since or self.until or self.grep
+    def filters(self) -> bool:
+        return bool(self.since or self.until or self.grep)
 
-    def reader(self, root, name):
+    def reader(self, root: str, name: str) -> LogReader | None:
         """Return the reader of one instance's log, placed where the wanted run begins; None if there is no such run."""
         folder = f"{root}/{name}/log"
         runs = (read_json(f"{root}/{name}/state.json") or {}).get("runs") or []
@@ -1404,7 +1464,7 @@ class LogQuery:
             start = tail_start(folder, self.tail, start)
         return LogReader(folder, start, stop)
 
-    def wanted(self, line):
+    def wanted(self, line: bytes) -> bool:
         stamp, _, text = line.partition(b" ")
         if self.since and stamp < self.since:
             return False
@@ -1412,19 +1472,19 @@ class LogQuery:
             return False
         return not self.grep or bool(self.grep.search(text))
 
-    def first_lines(self, reader):
+    def first_lines(self, reader: LogReader) -> Iterator[bytes]:
         lines = filter(self.wanted, reader.lines())
         if self.tail is not None and (self.filters or reader.stop):
             return iter(deque(lines, maxlen=self.tail))
         return lines
 
 
-def verb_logs(root, *args):
+def verb_logs(root: str, *args: str) -> tuple[None, int]:
     wanted = LogQuery(args)
     names = wanted.names or instance_names(root)
     readers = {name: reader for name in names for reader in [wanted.reader(root, name)] if reader is not None}
 
-    def tagged(name, lines):
+    def tagged(name: str, lines: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
         prefix = name.encode() + b" "
         return ((line.split(b" ", 1)[0], prefix + line + b"\n") for line in lines)
 
@@ -1450,7 +1510,7 @@ def verb_logs(root, *args):
 # --- verbs: ports, lock, note ----------------------------------------------------------------------------------------
 
 
-def try_bind(address, port):
+def try_bind(address: str, port: int) -> str | None:
     """Return why a port cannot be bound, or None. SO_REUSEADDR: TIME_WAIT is no obstacle, a listener is one."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
@@ -1464,7 +1524,7 @@ def try_bind(address, port):
     return None
 
 
-def port_owners(ports):
+def port_owners(ports: Iterable[int]) -> dict[int, int]:
     """Return {port: pid} of listeners, as far as this user may see."""
     inodes = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
@@ -1478,7 +1538,7 @@ def port_owners(ports):
             port = int(fields[1].rsplit(":", 1)[1], 16)
             if fields[3] == "0A" and port in ports:
                 inodes[f"socket:[{fields[9]}]"] = port
-    owners = {}
+    owners: dict[int, int] = {}
     if not inodes:
         return owners
     for name in os.listdir("/proc"):
@@ -1494,7 +1554,7 @@ def port_owners(ports):
     return owners
 
 
-def verb_ports():
+def verb_ports() -> tuple[State, int]:
     busy = []
     for address, port in read_stdin_json()["ports"]:
         error = try_bind(address, port)
@@ -1507,7 +1567,7 @@ def verb_ports():
     return {"busy": busy}, 0
 
 
-def verb_lock(root):
+def verb_lock(root: str) -> tuple[None, int]:
     make_dir(root)
     who = json.loads(sys.stdin.buffer.readline() or b"{}")
     path = f"{root}/.lock"
@@ -1528,7 +1588,7 @@ def verb_lock(root):
     return None, 0
 
 
-def verb_note(root):
+def verb_note(root: str) -> tuple[State, int]:
     note = read_stdin_json()
     make_dir(root)
     path = f"{root}/cluster.json"
@@ -1536,13 +1596,13 @@ def verb_note(root):
     return {}, 0
 
 
-VERBS = {
+VERBS: dict[str, Any] = {
     "start": verb_start, "query": verb_query, "watch": verb_watch, "stop": verb_stop, "logs": verb_logs, "ports": verb_ports,
     "lock": verb_lock, "note": verb_note,
 }  # fmt: skip
 
 
-def main(argv):
+def main(argv: list[str]) -> int:
     if argv[:1] == ["--version"]:
         print(f"pdctl shim {VERSION}")
         return 0
@@ -1554,11 +1614,11 @@ def main(argv):
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         answer, code = VERBS[argv[0]](*argv[1:])
-    except Exception as error:  # noqa: BLE001 - the one place where an error becomes an answer
+    except Exception as error:
         answer, code = {"error": f"{type(error).__name__}: {error}"}, 1
     if answer is not None:
         emit(answer)
-    return code
+    return int(code)
 
 
 if __name__ == "__main__":

@@ -123,7 +123,7 @@ class Pdctl:
         found: dict[str, Any] = next(one for one in self.status()["instances"] if one["name"] == name)
         return found
 
-    def topology(self, name: str = "topology.yaml", **keys: Any) -> Path:
+    def topology(self, filename: str = "topology.yaml", **keys: Any) -> Path:
         """Write a topology of simulated engines with free ports; `keys` are merged over the defaults."""
         base = free_block()
         data: dict[str, Any] = {
@@ -138,7 +138,7 @@ class Pdctl:
                 data[key] = {**data[key], **value}
             else:
                 data[key] = value
-        path = self.cwd / name
+        path = self.cwd / filename
         path.write_text(yaml.safe_dump(data, sort_keys=False))
         return path
 

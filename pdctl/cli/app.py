@@ -7,8 +7,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 import typer.core
@@ -18,6 +17,9 @@ from pdctl import __version__
 from pdctl.cli.result import Result
 from pdctl.cli.table import COMMANDS
 from pdctl.errors import PdctlError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 _INTERRUPTED = 130
@@ -42,7 +44,9 @@ class LazyGroup(typer.core.TyperGroup):
             import difflib
 
             near = difflib.get_close_matches(name, COMMANDS, n=1)
-            raise UsageError(f"no command `{name}`", fix=f"did you mean `pdctl {near[0]}`?" if near else "see `pdctl --help`")
+            raise UsageError(
+                f"no command `{name}`", fix=f"did you mean `pdctl {near[0]}`?" if near else "see `pdctl --help`"
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's signature
@@ -129,7 +133,9 @@ def _other(error: Exception, args: Sequence[str], as_json: bool) -> int:
         ctx = getattr(error, "ctx", None)
         command = ctx.command_path if ctx is not None else "pdctl"
         return _fail(UsageError(format_message().rstrip("."), fix=f"see `{command} --help`"), args, as_json)
-    bug = PdctlError(f"unexpected {type(error).__name__}: {error}", fix="this is a bug in pdctl: run it with -v for the traceback")
+    bug = PdctlError(
+        f"unexpected {type(error).__name__}: {error}", fix="this is a bug in pdctl: run it with -v for the traceback"
+    )
     return _fail(bug, args, as_json)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pdctl.errors import Problem, TopologyError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pdctl.topology.source import TopologyFile
 
 _DEFAULT = "topology.yaml"
@@ -23,7 +24,9 @@ def read_topology(file: str, overrides: Sequence[str]) -> TopologyFile:
 
     text = sys.stdin.read() if file == "-" else _read_text(file)
     name = "cluster" if file == "-" else default_name(Path(file))
-    return load_topology(text, file="<stdin>" if file == "-" else file, default_name=name, environ=os.environ, overrides=overrides)
+    return load_topology(
+        text, file="<stdin>" if file == "-" else file, default_name=name, environ=os.environ, overrides=overrides
+    )
 
 
 def default_name(path: Path) -> str:
@@ -57,6 +60,8 @@ def _read_text(file: str) -> str:
     except IsADirectoryError:
         raise UsageError(f"{file} is a directory", fix="give the path of a topology file") from None
     except UnicodeDecodeError as error:
-        raise TopologyError([Problem("", f"byte {error.start} is no UTF-8", "save the file as UTF-8", file=file)]) from None
+        raise TopologyError(
+            [Problem("", f"byte {error.start} is no UTF-8", "save the file as UTF-8", file=file)]
+        ) from None
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror or error}") from error

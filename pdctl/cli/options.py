@@ -11,10 +11,16 @@ from pdctl.errors import UsageError
 
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="Topology file; `-` reads standard input.")]
 SetOption = Annotated[
-    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the file, such as --set decode.replicas=2; repeatable.")
+    list[str],
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override a key of the file, such as --set decode.replicas=2; repeatable."
+    ),
 ]
 ClusterOption = Annotated[
-    str, typer.Option("-c", "--cluster", metavar="NAME", envvar="PDCTL_CLUSTER", help="Cluster, when more than one is known here.")
+    str,
+    typer.Option(
+        "-c", "--cluster", metavar="NAME", envvar="PDCTL_CLUSTER", help="Cluster, when more than one is known here."
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys on stdout.")]
 

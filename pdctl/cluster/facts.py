@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pdctl.errors import Finding, PreflightError, TransportError
 from pdctl.hosts.local import LocalTransport
 from pdctl.plan.facts import Facts, Gpu, HostFacts
 from pdctl.topology.schema import Host, Topology
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _ASK_VLLM = """
 import importlib.metadata as m, json, sys
@@ -45,7 +47,9 @@ def gather_facts(topology: Topology, *, ask_engines: bool, assume_gpus: bool = F
                 findings.append(answer)
             else:
                 version, python = answer["vllm"], answer["python"]
-        found[host.name] = HostFacts(vllm_version=version, python=python, gpus=gpus, nvlink=local_nvlink() if gpus else None)
+        found[host.name] = HostFacts(
+            vllm_version=version, python=python, gpus=gpus, nvlink=local_nvlink() if gpus else None
+        )
     if findings:
         raise PreflightError(findings)
     return Facts(
@@ -102,7 +106,9 @@ def _gpu(index: int) -> Gpu:
 
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    return Gpu(index, str(pynvml.nvmlDeviceGetUUID(handle)), str(pynvml.nvmlDeviceGetName(handle)), memory.total // 2**20)
+    return Gpu(
+        index, str(pynvml.nvmlDeviceGetUUID(handle)), str(pynvml.nvmlDeviceGetName(handle)), memory.total // 2**20
+    )
 
 
 def _wants_gpus(topology: Topology, host: Host) -> bool:
@@ -135,7 +141,9 @@ def _ask_vllm(topology: Topology, host: Host) -> dict[str, Any] | Finding:
                 return answer
             return Finding(host.name, "engine", f"`{python}` is {answer['python']}, which has no vLLM", fix)
     said = done.stderr.decode(errors="replace").strip().splitlines()
-    return Finding(host.name, "engine", f"`{python}` did not run: {said[-1] if said else f'exit code {done.exit_code}'}", fix)
+    return Finding(
+        host.name, "engine", f"`{python}` did not run: {said[-1] if said else f'exit code {done.exit_code}'}", fix
+    )
 
 
 def _model_config(model: str) -> dict[str, Any] | None:

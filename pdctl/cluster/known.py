@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pdctl.errors import UsageError
-from pdctl.plan.model import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdctl.plan.model import Plan
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,9 @@ def choose_cluster(home: Path, name: str | None, named_by_file: str | None) -> K
     if name:
         if name in known:
             return known[name]
-        raise UsageError(f"no cluster `{name}` is known here (known: {names})", fix="see `pdctl ls`, or start it with `pdctl up`")
+        raise UsageError(
+            f"no cluster `{name}` is known here (known: {names})", fix="see `pdctl ls`, or start it with `pdctl up`"
+        )
     if named_by_file in known:
         return known[str(named_by_file)]
     if len(known) == 1:

@@ -8,18 +8,21 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pdctl.cluster.logs import decisive_lines
-from pdctl.cluster.observe import Observed
-from pdctl.cluster.reach import Reach
 from pdctl.cluster.specs import environment_of, spec_of
 from pdctl.errors import Finding, LaunchError, PreflightError, TransportError
 from pdctl.events import Event, Sink
-from pdctl.hosts.shim_client import WatchStream
-from pdctl.plan.changes import Change
-from pdctl.plan.model import InstancePlan, Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pdctl.cluster.observe import Observed
+    from pdctl.cluster.reach import Reach
+    from pdctl.hosts.shim_client import WatchStream
+    from pdctl.plan.changes import Change
+    from pdctl.plan.model import InstancePlan, Plan
 
 _DEAD = ("failed", "stopped", "stopping")
 
@@ -113,11 +116,14 @@ class Launch:
 
     def _start(self, wanted: Sequence[InstancePlan]) -> None:
         begun = {instance.name for instance in self.started}
-        now = [one for one in wanted if one.name not in begun and all(self._state(name) == "ready" for name in one.after)]
+        now = [
+            one for one in wanted if one.name not in begun and all(self._state(name) == "ready" for name in one.after)
+        ]
         for host in dict.fromkeys(instance.host for instance in now):
             batch = [instance for instance in now if instance.host == host]
             bundle = [
-                {"spec": spec_of(self._plan, instance), "env": environment_of(instance, self._environ)} for instance in batch
+                {"spec": spec_of(self._plan, instance), "env": environment_of(instance, self._environ)}
+                for instance in batch
             ]
             self.started += batch  # before the call: a start that was cut short may have started some
             answer = self._reach[host].start(self._plan.cluster, self._record, bundle)
@@ -195,7 +201,11 @@ def _bind_address(instance: InstancePlan) -> str:
 def _port_finding(host: str, busy: Mapping[str, Any], name: str, use: str) -> Finding:
     port = busy["port"]
     if not busy.get("pid") and busy.get("error") and "in use" not in str(busy["error"]).lower():
-        return Finding(host, "ports", f"{busy['address']}:{port} ({name} {use}): {busy['error']}", "check the host's `address`")
+        return Finding(
+            host, "ports", f"{busy['address']}:{port} ({name} {use}): {busy['error']}", "check the host's `address`"
+        )
     owner = f"pid {busy['pid']} ({busy.get('command') or '?'})" if busy.get("pid") else "another process"
     key = "proxy.port" if (name, use) == ("proxy", "http") else "ports.base"
-    return Finding(host, "ports", f"port {port} ({name} {use}) is taken by {owner}", f"stop it or choose another `{key}`")
+    return Finding(
+        host, "ports", f"port {port} ({name} {use}) is taken by {owner}", f"stop it or choose another `{key}`"
+    )

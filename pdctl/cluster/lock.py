@@ -5,12 +5,16 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from pdctl.cluster.reach import Reach
 from pdctl.errors import LockHeld, TransportError
 from pdctl.hosts.shim_client import HeldLock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pdctl.cluster.reach import Reach
 
 
 @contextmanager

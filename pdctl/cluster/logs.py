@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from pdctl.cluster.reach import Reach
 from pdctl.errors import TransportError
-from pdctl.hosts.shim_client import ShimClient
 from pdctl.vllm.root_causes import find_root_cause
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pdctl.cluster.reach import Reach
+    from pdctl.hosts.shim_client import ShimClient
 
 _TAIL = 2000
 """Lines of a dead instance that are searched for the cause."""
@@ -41,7 +45,9 @@ def _last_run(client: ShimClient, cluster: str, instance: str) -> list[str]:
     return [text for text in texts if not text.startswith("pdctl: ")]
 
 
-def log_lines(reach: Reach, cluster: str, placed: dict[str, list[str]], options: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+def log_lines(
+    reach: Reach, cluster: str, placed: dict[str, list[str]], options: Sequence[str]
+) -> Iterator[tuple[str, str, str]]:
     """Yield (instance, timestamp, text) of the instances on each host (`placed`: host -> names), merged by time."""
     import heapq
 
@@ -49,7 +55,7 @@ def log_lines(reach: Reach, cluster: str, placed: dict[str, list[str]], options:
 
     def parsed(lines: Iterator[bytes]) -> Iterator[tuple[str, str, str]]:
         for line in lines:
-            instance, stamp, text = (line.decode(errors="replace").split(" ", 2) + ["", ""])[:3]
+            instance, stamp, text = ([*line.decode(errors="replace").split(" ", 2), "", ""])[:3]
             yield instance, stamp, text
 
     try:

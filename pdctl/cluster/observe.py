@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pdctl.cluster.reach import Reach
 from pdctl.errors import TransportError
 from pdctl.plan.changes import Running
-from pdctl.plan.model import Plan
 from pdctl.plan.saved import plan_from_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdctl.cluster.reach import Reach
+    from pdctl.plan.model import Plan
 
 _SERVING = ("ready",)
 
@@ -91,7 +94,9 @@ def observe(cluster: str, reach: Reach, *, load: bool = False) -> Observed:
     unreachable = {host: answer for host, answer in answers.items() if isinstance(answer, TransportError)}
     good = {host: answer for host, answer in answers.items() if not isinstance(answer, TransportError)}
     record = max(
-        (answer.get("cluster") or {} for answer in good.values()), key=lambda found: float(found.get("at") or 0), default={}
+        (answer.get("cluster") or {} for answer in good.values()),
+        key=lambda found: float(found.get("at") or 0),
+        default={},
     )
     seen: dict[str, SeenInstance] = {}
     for host, answer in good.items():
@@ -101,7 +106,9 @@ def observe(cluster: str, reach: Reach, *, load: bool = False) -> Observed:
     for planned in (record.get("plan") or {}).get("instances", []):
         name, host = planned["name"], planned["host"]
         if name not in seen:
-            seen[name] = SeenInstance(name, planned["role"], host, "unreachable" if host in unreachable else "pending", {})
+            seen[name] = SeenInstance(
+                name, planned["role"], host, "unreachable" if host in unreachable else "pending", {}
+            )
     ordered = sorted(seen.values(), key=lambda one: _order(one.name, one.role))
     now = max((float(answer["now"]) for answer in good.values()), default=0.0)
     return Observed(cluster, tuple(ordered), record, unreachable, now)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from pdctl.cluster.known import KnownHost
 from pdctl.errors import TransportError, UsageError
 from pdctl.hosts.local import LocalTransport
 from pdctl.hosts.shim_client import ShimClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pdctl.cluster.known import KnownHost
 
 T = TypeVar("T")
 _AT_ONCE = 32
@@ -31,7 +34,9 @@ class Reach:
     def hosts(self) -> list[str]:
         return list(self._clients)
 
-    def each(self, call: Callable[[ShimClient], T], hosts: Iterable[str] | None = None) -> dict[str, T | TransportError]:
+    def each(
+        self, call: Callable[[ShimClient], T], hosts: Iterable[str] | None = None
+    ) -> dict[str, T | TransportError]:
         """Call every host (or those named) at once; an unreachable one has its error as value."""
         names = list(self._clients if hosts is None else hosts)
 
@@ -54,7 +59,8 @@ class Reach:
 def _client(host: KnownHost, home: Path) -> ShimClient:
     if host.ssh is not None:
         raise UsageError(
-            f"host {host.name} is reached over ssh, which this version cannot do yet", fix="use hosts without `ssh` for now"
+            f"host {host.name} is reached over ssh, which this version cannot do yet",
+            fix="use hosts without `ssh` for now",
         )
     workdir = str(home) if host.workdir == "~/.pdctl" else str(Path(host.workdir).expanduser().absolute())
     return ShimClient(LocalTransport(host.name), workdir, sys.executable)

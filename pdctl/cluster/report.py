@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pdctl.cluster.known import KnownCluster
-from pdctl.cluster.observe import Observed, SeenInstance
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdctl.cluster.known import KnownCluster
+    from pdctl.cluster.observe import Observed, SeenInstance
 
 _OTHER_ROLE = {"producer": "consumer", "consumer": "producer"}
 _LIVE = ("starting", "ready", "unhealthy", "stopping")
@@ -75,4 +77,8 @@ def _verification(observed: Observed) -> dict[str, Any] | None:
     note = observed.record.get("verify")
     if not note:
         return None
-    return {"ok": bool(note.get("ok")), "headline": note.get("headline"), "ago_s": round(max(0.0, observed.now - float(note["at"])), 1)}
+    return {
+        "ok": bool(note.get("ok")),
+        "headline": note.get("headline"),
+        "ago_s": round(max(0.0, observed.now - float(note["at"])), 1),
+    }

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pdctl.plan.model import InstancePlan, Plan
 from pdctl.vllm.milestones import GAUGES, PHASES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdctl.plan.model import InstancePlan, Plan
 
 _STOP_TIMEOUT_S = 30
 

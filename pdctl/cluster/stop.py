@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pdctl.cluster.reach import Reach
 from pdctl.errors import TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdctl.cluster.reach import Reach
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,9 @@ class Stopped:
 
 def stop_cluster(cluster: str, reach: Reach, *, timeout_s: float, purge: bool) -> Stopped:
     """Stop the proxy first, so that no new request comes in, then everything else, on all hosts at once."""
-    answers = reach.each(lambda client: client.stop(cluster, timeout_s=timeout_s, purge=purge, order=_order(client.query(cluster))))
+    answers = reach.each(
+        lambda client: client.stop(cluster, timeout_s=timeout_s, purge=purge, order=_order(client.query(cluster)))
+    )
     good = [answer for answer in answers.values() if not isinstance(answer, TransportError)]
     return Stopped(
         stopped=tuple(name for answer in good for name in answer.get("stopped", [])),

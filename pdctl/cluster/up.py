@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import getpass
 import signal
-from collections.abc import Callable, Iterator, Mapping
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pdctl import __version__
 from pdctl.cluster.launch import Launch
 from pdctl.cluster.lock import cluster_lock
 from pdctl.cluster.observe import Observed, observe
-from pdctl.cluster.reach import Reach
 from pdctl.cluster.specs import spec_of
 from pdctl.errors import LaunchError, PdctlError
 from pdctl.events import Event, Sink
 from pdctl.plan.changes import Change, plan_changes
-from pdctl.plan.model import Plan
 from pdctl.plan.saved import plan_to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pdctl.cluster.reach import Reach
+    from pdctl.plan.model import Plan
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,9 @@ def bring_up(
         for error in observed.unreachable.values():
             raise error
         changes = changes_between(plan, observed)
-        outcome = UpOutcome(changes, tuple(change.instance for change in changes if change.action in ("start", "restart")))
+        outcome = UpOutcome(
+            changes, tuple(change.instance for change in changes if change.action in ("start", "restart"))
+        )
         if dry_run or (outcome.nothing_to_do and observed.state == "ready"):
             return outcome
         touching = [change for change in changes if change.action in ("restart", "stop")]
@@ -93,11 +99,48 @@ def bring_up(
         remember()
         try:
             launch.start_and_follow(to_start, kept, timeout_s=timeout_s, wait=wait)
+            if wait:
+                wait_for_front(plan)
         except (PdctlError, KeyboardInterrupt) as error:
             if not keep:
                 _undo(launch, plan, sink, error)
             raise
         return outcome
+
+
+def wait_for_front(plan: Plan, timeout_s: float = 15.0) -> None:
+    """Wait until the proxy itself says that it can serve: it may not have looked at a restarted engine yet.
+
+    Raises LaunchError with what it says. A proxy on another host is asked by its own shim only.
+    """
+    proxy = plan.proxy
+    if proxy is None or plan.host(proxy.host).ssh is not None:
+        return
+    end = time.monotonic() + timeout_s
+    while True:
+        said = _ask_health(proxy.url + proxy.health_path)
+        if said is None:
+            return
+        if time.monotonic() > end:
+            raise LaunchError(
+                proxy.name, f"does not serve although all engines are ready: {said}", fix="see `pdctl logs proxy`"
+            )
+        time.sleep(0.05)
+
+
+def _ask_health(url: str) -> str | None:
+    """Return None for a healthy answer, else what was said instead."""
+    import urllib.error
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(url, timeout=5):  # noqa: S310 - the plan's own URL
+            return None
+    except urllib.error.HTTPError as error:
+        with error:
+            return f"HTTP {error.code} {error.read(500).decode(errors='replace')}"
+    except OSError as error:
+        return str(error)
 
 
 def _undo(launch: Launch, plan: Plan, sink: Sink, error: BaseException) -> None:

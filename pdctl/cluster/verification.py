@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pdctl.cluster.reach import Reach
-from pdctl.plan.model import Plan
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdctl.cluster.reach import Reach
+    from pdctl.plan.model import Plan
 
 
-def note_verification(plan: Plan, reach: Reach, report: Mapping[str, Any], headline: str, *, ok: bool, now: float) -> None:
+def note_verification(
+    plan: Plan, reach: Reach, report: Mapping[str, Any], headline: str, *, ok: bool, now: float
+) -> None:
     """Write the outcome into the cluster's record on all its hosts; a host that doesn't answer is left out."""
     note = {"verify": {"ok": ok, "headline": headline, "at": now, "report": dict(report)}}
     reach.each(lambda client: client.note(plan.cluster, note))

@@ -6,9 +6,11 @@ A connector module has one value, `CONNECTOR`, that follows `Connector`. The pla
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Version = tuple[int, ...]
 

@@ -36,7 +36,9 @@ class NixlHandOver:
         """
         params = answer.get("kv_transfer_params")
         if not isinstance(params, Mapping):
-            raise HandOverError("the producer's answer has no kv_transfer_params: it computed the prompt and kept no KV for a peer")
+            raise HandOverError(
+                "the producer's answer has no kv_transfer_params: it computed the prompt and kept no KV for a peer"
+            )
         if not params.get("remote_block_ids"):
             raise HandOverError("the producer hands over no blocks (remote_block_ids is empty)")
         missing = [key for key in _NEEDED if not params.get(key)]
@@ -61,8 +63,10 @@ class Nixl:
     def warnings(self, ask: Ask) -> list[str]:
         if ask.device == "gpu" and ask.engine_kind == "vllm" and ask.hosts > 1:
             return [
-                "Nixl between hosts takes the network that UCX finds: set `hosts[].interface` where there is more than one, and look at "
-                "GB/s in `pdctl verify`"
+                (
+                    "Nixl between hosts takes the network that UCX finds: set `hosts[].interface` where there is more than one, and look at "
+                    "GB/s in `pdctl verify`"
+                )
             ]
         return []
 
@@ -107,20 +111,42 @@ def _tp_problems(ask: Ask) -> list[RuleProblem]:
     p, d = ask.prefill.tp, ask.decode.tp
     if ask.version < (0, 12, 0):
         if d < p:
-            return [RuleProblem(("decode", "tp"), f"Nixl in vLLM up to 0.11 needs decode's TP ({d}) at least as large as prefill's ({p})", f"use decode.tp: {p}")]
+            return [
+                RuleProblem(
+                    ("decode", "tp"),
+                    f"Nixl in vLLM up to 0.11 needs decode's TP ({d}) at least as large as prefill's ({p})",
+                    f"use decode.tp: {p}",
+                )
+            ]
         if d % p:
-            return [RuleProblem(("decode", "tp"), f"Nixl in vLLM up to 0.11 needs decode's TP ({d}) to be a multiple of prefill's ({p})", f"use {p} or {2 * p}")]
+            return [
+                RuleProblem(
+                    ("decode", "tp"),
+                    f"Nixl in vLLM up to 0.11 needs decode's TP ({d}) to be a multiple of prefill's ({p})",
+                    f"use {p} or {2 * p}",
+                )
+            ]
         return []
     if max(p, d) % min(p, d):
         small = min(p, d)
-        return [RuleProblem(("decode", "tp"), f"with Nixl one of prefill's TP ({p}) and decode's ({d}) must divide the other", f"use {small} or {small * 2}")]
+        return [
+            RuleProblem(
+                ("decode", "tp"),
+                f"with Nixl one of prefill's TP ({p}) and decode's ({d}) must divide the other",
+                f"use {small} or {small * 2}",
+            )
+        ]
     return []
 
 
 def _pp_problems(ask: Ask) -> list[RuleProblem]:
     roles = [role for role, shape in (("prefill", ask.prefill), ("decode", ask.decode)) if shape.pp > 1]
     return [
-        RuleProblem((role, "pp"), "Nixl does not carry KV of pipeline-parallel replicas: its hand-shake names TP ranks only", f"set {role}.pp: 1 and use tp")
+        RuleProblem(
+            (role, "pp"),
+            "Nixl does not carry KV of pipeline-parallel replicas: its hand-shake names TP ranks only",
+            f"set {role}.pp: 1 and use tp",
+        )
         for role in roles
     ]
 
@@ -128,7 +154,13 @@ def _pp_problems(ask: Ask) -> list[RuleProblem]:
 def _kv_head_problems(ask: Ask) -> list[RuleProblem]:
     heads = (ask.model_config or {}).get("num_key_value_heads")
     p, d = ask.prefill.tp, ask.decode.tp
-    if ask.version >= (0, 14, 0) and isinstance(heads, int) and p > d and p > heads and "kv_lora_rank" not in (ask.model_config or {}):
+    if (
+        ask.version >= (0, 14, 0)
+        and isinstance(heads, int)
+        and p > d
+        and p > heads
+        and "kv_lora_rank" not in (ask.model_config or {})
+    ):
         return [
             RuleProblem(
                 ("prefill", "tp"), f"Nixl fails an assertion when prefill's TP ({p}) is over decode's ({d}) and over the model's {heads} KV heads",
@@ -140,7 +172,11 @@ def _kv_head_problems(ask: Ask) -> list[RuleProblem]:
 
 def _extra_problems(ask: Ask) -> list[RuleProblem]:
     return [
-        RuleProblem(("connector", "extra", key), f"`{key}` is no key of kv_connector_extra_config; pdctl sets it where it belongs", "remove it")
+        RuleProblem(
+            ("connector", "extra", key),
+            f"`{key}` is no key of kv_connector_extra_config; pdctl sets it where it belongs",
+            "remove it",
+        )
         for key in ask.extra
         if key in _OWN_KEYS
     ]

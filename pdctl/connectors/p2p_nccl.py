@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pdctl.connectors.base import Ask, Peer, PortNeed, RuleProblem, Seat, Version
 from pdctl.connectors.prefill import prefill_body
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _MEM_POOL_GB = "4"
 """Pinned host memory of each rank; vLLM's default is 32 GiB (p2p_nccl_engine.py), which eight ranks make 256."""
@@ -60,26 +62,44 @@ class P2pNccl:
         for size in ("tp", "pp"):
             p, d = getattr(ask.prefill, size), getattr(ask.decode, size)
             if p != d:
-                found.append(RuleProblem(("decode", size), f"P2pNccl needs the same {size.upper()} on both roles, not {p} and {d}", f"use {size}: {p} for both"))
+                found.append(
+                    RuleProblem(
+                        ("decode", size),
+                        f"P2pNccl needs the same {size.upper()} on both roles, not {p} and {d}",
+                        f"use {size}: {p} for both",
+                    )
+                )
         for role, shape in (("prefill", ask.prefill), ("decode", ask.decode)):
             if shape.dp > 1:
-                found.append(RuleProblem((role, "dp"), "P2pNccl cannot tell DP ranks apart: their ports collide", f"use dp: 1 and more {role}.replicas"))
+                found.append(
+                    RuleProblem(
+                        (role, "dp"),
+                        "P2pNccl cannot tell DP ranks apart: their ports collide",
+                        f"use dp: 1 and more {role}.replicas",
+                    )
+                )
         if ask.device == "cpu" and ask.engine_kind == "vllm":
             found.append(RuleProblem(("connector",), "P2pNccl needs GPUs", "use `connector: nixl` on CPU engines"))
         found += _model_problems(ask)
         found += [
-            RuleProblem(("connector", "extra", key), f"pdctl sets `{key}` for each instance", "remove it") for key in ask.extra if key in _OWN_KEYS
+            RuleProblem(("connector", "extra", key), f"pdctl sets `{key}` for each instance", "remove it")
+            for key in ask.extra
+            if key in _OWN_KEYS
         ]
         return found
 
     def warnings(self, ask: Ask) -> list[str]:
-        found = ["P2pNccl: an engine ends on any request that did not come through the proxy; after one instance restarts, restart its peers too"]
+        found = [
+            "P2pNccl: an engine ends on any request that did not come through the proxy; after one instance restarts, restart its peers too"
+        ]
         if _needs_v1_runner(ask):
             found.append(
                 "Qwen3 with P2pNccl in vLLM 0.22 and 0.23: VLLM_USE_V2_MODEL_RUNNER=0 on decode, or its CUDA graphs answer without the KV that was moved"
             )
         if "cudagraph_mode" in self.args(ask, "producer").get("compilation-config", {}):
-            found.append("P2pNccl: piecewise CUDA graphs on prefill, since a full graph skips the saving of KV for one-token batches")
+            found.append(
+                "P2pNccl: piecewise CUDA graphs on prefill, since a full graph skips the saving of KV for one-token batches"
+            )
         return found
 
     def ports(self, ask: Ask, role: str) -> list[PortNeed]:
@@ -93,7 +113,10 @@ class P2pNccl:
         extra: dict[str, Any] = {"send_type": "PUT_ASYNC", "mem_pool_size_gb": _MEM_POOL_GB, **ask.extra}
         if seat.registration is not None:
             address, port = seat.registration
-            extra |= {"proxy_ip": address, "proxy_port": str(port)}  # a number is a TypeError in every worker: it is concatenated
+            extra |= {
+                "proxy_ip": address,
+                "proxy_port": str(port),
+            }  # a number is a TypeError in every worker: it is concatenated
         extra["http_port"] = str(seat.http_port)
         config: dict[str, Any] = {
             "kv_connector": "P2pNcclConnector",
@@ -120,7 +143,10 @@ class P2pNccl:
 
         vLLM 0.22.1, v1/worker/gpu_model_runner.py and kv_connector/v1/base.py:592; vLLM's own example starts prefill eagerly.
         """
-        given = {key.lstrip("-").replace("_", "-") for key in (ask.prefill_args if role == "producer" else ask.decode_args) or {}}
+        given = {
+            key.lstrip("-").replace("_", "-")
+            for key in (ask.prefill_args if role == "producer" else ask.decode_args) or {}
+        }
         chosen = {"enforce-eager", "compilation-config", "O", "cc"} & {key.split(".")[0] for key in given}
         if role != "producer" or chosen or ask.version < (0, 11, 0) or ask.engine_kind != "vllm":
             return {}
@@ -133,16 +159,27 @@ def _needs_v1_runner(ask: Ask) -> bool:
         return False
     if ask.model_config is None:
         return "qwen3" in ask.model.lower()
-    names = [str(ask.model_config.get("model_type", "")), *(str(one) for one in ask.model_config.get("architectures") or [])]
+    names = [
+        str(ask.model_config.get("model_type", "")),
+        *(str(one) for one in ask.model_config.get("architectures") or []),
+    ]
     return any("qwen3" in name.lower() for name in names)
 
 
 def _model_problems(ask: Ask) -> list[RuleProblem]:
     config = ask.model_config or {}
     if "kv_lora_rank" in config and ask.version < (0, 23, 0):
-        return [RuleProblem(("model",), "P2pNccl up to vLLM 0.22 does not put MLA's KV cache into decode: the answers are garbage", "use vLLM 0.23 or `connector: nixl`")]
+        return [
+            RuleProblem(
+                ("model",),
+                "P2pNccl up to vLLM 0.22 does not put MLA's KV cache into decode: the answers are garbage",
+                "use vLLM 0.23 or `connector: nixl`",
+            )
+        ]
     if any(key in config for key in ("mamba_d_state", "ssm_cfg", "layers_block_type")):
-        return [RuleProblem(("model",), "P2pNccl cannot carry the state of Mamba or hybrid models", "use `connector: nixl`")]
+        return [
+            RuleProblem(("model",), "P2pNccl cannot carry the state of Mamba or hybrid models", "use `connector: nixl`")
+        ]
     return []
 
 

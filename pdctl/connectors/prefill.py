@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _DROPPED = (
     # The limits of the client's answer: one token is wanted here, and `min_tokens must be <= max_tokens` would be a 400.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from typing import TYPE_CHECKING
 
-from pdctl.connectors.base import Connector
+if TYPE_CHECKING:
+    from pdctl.connectors.base import Connector
 
 _MODULES: dict[str, str] = {
     "nixl": "pdctl.connectors.nixl",
@@ -25,7 +27,13 @@ class UnknownConnector(LookupError):
         super().__init__(name)
         self.name = name
         near = difflib.get_close_matches(name.lower().replace("-", "_"), _MODULES, n=1, cutoff=0.6)
-        self.nearest = near[0] if near and near[0] in SHORT_NAMES else importlib.import_module(_MODULES[near[0]]).CONNECTOR.name if near else None
+        self.nearest = (
+            near[0]
+            if near and near[0] in SHORT_NAMES
+            else importlib.import_module(_MODULES[near[0]]).CONNECTOR.name
+            if near
+            else None
+        )
         """Short name of the nearest known connector, if one is near."""
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pdctl.errors import TransportError
 from pdctl.hosts.transport import Completed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 _CLOSE_TIMEOUT_S = 2.0
 
@@ -69,7 +72,9 @@ class LocalTransport:
         except OSError as error:
             fresh.unlink(missing_ok=True)
             raise TransportError(
-                self.host, f"cannot write {target}: {error.strerror or error}", fix="check the host's `workdir` (or PDCTL_HOME)"
+                self.host,
+                f"cannot write {target}: {error.strerror or error}",
+                fix="check the host's `workdir` (or PDCTL_HOME)",
             ) from error
 
     def stream(self, argv: Sequence[str], *, first_input: bytes = b"") -> LocalStream:

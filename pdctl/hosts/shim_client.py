@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pdctl.errors import TransportError
-from pdctl.hosts.transport import Stream, Transport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pdctl.hosts.transport import Stream, Transport
 
 _SHIM = Path(__file__).parent.parent / "shim.py"
 _NO_SUCH_FILE = 2
@@ -61,7 +64,9 @@ class ShimClient:
         """Return the cluster's directory on the host."""
         return f"{self.workdir}/{cluster}"
 
-    def start(self, cluster: str, info: Mapping[str, Any] | None, instances: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def start(
+        self, cluster: str, info: Mapping[str, Any] | None, instances: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
         """Start instances; returns `started`, `running`, `conflict` and `failed` (see the verb)."""
         payload = {"cluster_info": info, "instances": list(instances)}
         return self._call("start", [self.root(cluster)], payload, timeout_s=120)
@@ -98,7 +103,9 @@ class ShimClient:
     def lock(self, cluster: str, who: Mapping[str, Any]) -> HeldLock:
         """Take the cluster's lock, or say who holds it."""
         self._ensure_installed()
-        stream = self.transport.stream(self._argv("lock", [self.root(cluster)]), first_input=json.dumps(who).encode() + b"\n")
+        stream = self.transport.stream(
+            self._argv("lock", [self.root(cluster)]), first_input=json.dumps(who).encode() + b"\n"
+        )
         answer = json.loads(next(stream.lines(), b'{"error": "no answer"}'))
         if "error" in answer:
             stream.close()
@@ -127,7 +134,9 @@ class ShimClient:
         if probe.exit_code:
             self.transport.put(self._path, self._source, mode=0o600)
 
-    def _call(self, verb: str, args: Sequence[str], payload: Any, *, timeout_s: float, may_fail: bool = False) -> dict[str, Any]:
+    def _call(
+        self, verb: str, args: Sequence[str], payload: Any, *, timeout_s: float, may_fail: bool = False
+    ) -> dict[str, Any]:
         stdin = json.dumps(payload).encode() if payload is not None else b""
         done = self.transport.run(self._argv(verb, args), stdin=stdin, timeout_s=timeout_s)
         if done.exit_code == _NO_SUCH_FILE and not done.stdout:
@@ -137,7 +146,9 @@ class ShimClient:
             answer = json.loads(done.stdout)
         except ValueError:
             detail = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
-            raise TransportError(self.host, f"the shim's `{verb}` failed: {detail[-1] if detail else 'no answer'}") from None
+            raise TransportError(
+                self.host, f"the shim's `{verb}` failed: {detail[-1] if detail else 'no answer'}"
+            ) from None
         if "error" in answer:
             raise TransportError(self.host, f"the shim's `{verb}` failed: {answer['error']}")
         if done.exit_code and not may_fail:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from pdctl.plan.model import InstancePlan, Plan
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pdctl.plan.model import InstancePlan, Plan
 
 Action = Literal["start", "restart", "stop", "keep"]
 _SIGNS = {"start": "+", "restart": "~", "stop": "-", "keep": " "}
@@ -41,7 +43,9 @@ def plan_changes(
 
     `before` is the plan that the running instances were started from; it only serves to name what changed.
     """
-    changes = [_change(instance, hashes[instance.name], running.get(instance.name), before) for instance in plan.instances]
+    changes = [
+        _change(instance, hashes[instance.name], running.get(instance.name), before) for instance in plan.instances
+    ]
     planned = {instance.name for instance in plan.instances}
     changes += [
         Change(name, "stop", "no longer in the topology", seen.host)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pdctl.plan.model import InstancePlan, Plan, PortRange
+if TYPE_CHECKING:
+    from pdctl.plan.model import InstancePlan, Plan, PortRange
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pdctl.connectors.base import Ask, Connector, Seat
-from pdctl.plan.facts import Facts
-from pdctl.plan.placement import Placed
-from pdctl.plan.shapes import RoleShape
-from pdctl.topology.schema import Host, Topology
 from pdctl.vllm.flags import argv_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdctl.connectors.base import Ask, Connector, Seat
+    from pdctl.plan.facts import Facts
+    from pdctl.plan.placement import Placed
+    from pdctl.plan.shapes import RoleShape
+    from pdctl.topology.schema import Host, Topology
 
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 """Variables that engines get from the operator's environment and that are written nowhere but into a 0600 file."""
@@ -62,7 +65,14 @@ def _program(topology: Topology, host: Host, facts: Facts) -> tuple[str, ...]:
 
 
 def engine_env(
-    topology: Topology, role: RoleShape, host: Host, placed: Placed, address: str, connector: Connector | None, ask: Ask, seat: Seat | None
+    topology: Topology,
+    role: RoleShape,
+    host: Host,
+    placed: Placed,
+    address: str,
+    connector: Connector | None,
+    ask: Ask,
+    seat: Seat | None,
 ) -> dict[str, str]:
     """Return what the process gets on top of the host's environment; the user's values win over pdctl's defaults."""
     env: dict[str, str] = {}

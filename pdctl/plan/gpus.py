@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from math import ceil
+from typing import TYPE_CHECKING
 
-from pdctl.errors import Problem
-from pdctl.plan.facts import Facts
 from pdctl.plan.model import GpuSum
-from pdctl.plan.shapes import RoleShape
-from pdctl.topology.schema import Host, Topology
-from pdctl.topology.source import Path, SourceMap
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pdctl.errors import Problem
+    from pdctl.plan.facts import Facts
+    from pdctl.plan.shapes import RoleShape
+    from pdctl.topology.schema import Host, Topology
+    from pdctl.topology.source import Path, SourceMap
 
 
 def gpu_sum(roles: Sequence[RoleShape], share_gpus: int, available: int | None) -> GpuSum:
@@ -25,7 +29,9 @@ def gpu_sum(roles: Sequence[RoleShape], share_gpus: int, available: int | None) 
         counts = " + ".join(str(role.shape.replicas) for role in roles)
         text = _product(f"({counts})" if len(roles) > 1 else counts, *sizes.pop())
     else:
-        text = " + ".join(_product(str(role.shape.replicas), role.shape.tp, role.shape.dp, role.shape.pp) for role in roles)
+        text = " + ".join(
+            _product(str(role.shape.replicas), role.shape.tp, role.shape.dp, role.shape.pp) for role in roles
+        )
     needed = ceil(ranks / share_gpus)
     formula = f"{text} = {ranks}" if share_gpus == 1 else f"{text} = {ranks} ranks, {share_gpus} to a GPU = {needed}"
     return GpuSum(needed, formula, needed if available is None else available)
@@ -52,7 +58,11 @@ def _ids(topology: Topology, host: Host, facts: Facts) -> tuple[str, ...] | None
 
 
 def gpu_problems(
-    topology: Topology, hosts: Sequence[Host], gpus: Mapping[str, tuple[str, ...] | None], found: GpuSum, source: SourceMap
+    topology: Topology,
+    hosts: Sequence[Host],
+    gpus: Mapping[str, tuple[str, ...] | None],
+    found: GpuSum,
+    source: SourceMap,
 ) -> list[Problem]:
     """Return what is wrong between what is needed, declared and there."""
     problems: list[Problem] = []
@@ -71,7 +81,11 @@ def gpu_problems(
     count = f"{have} GPU{'' if have == 1 else 's'}"
     if have < found.needed:
         problems.append(
-            source.problem(_blame(topology), f"{there} {count}, but the layout needs {found.formula}", f"use a smaller layout or tp, or hosts with {found.needed} GPUs")
+            source.problem(
+                _blame(topology),
+                f"{there} {count}, but the layout needs {found.formula}",
+                f"use a smaller layout or tp, or hosts with {found.needed} GPUs",
+            )
         )
     elif have > found.needed and not topology.allow_idle_gpus:
         idle = have - found.needed

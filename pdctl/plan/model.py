@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Role = Literal["producer", "consumer", "aggregated", "proxy"]
 
@@ -118,7 +120,8 @@ class Plan:
 
     def instance(self, name: str) -> InstancePlan:
         """Return an instance by its full name; KeyError if there is none."""
-        return next_or_key_error(self.instances, name)
+        found: InstancePlan = next_or_key_error(self.instances, name)
+        return found
 
     def by_role(self, role: Role) -> tuple[InstancePlan, ...]:
         return tuple(instance for instance in self.instances if instance.role == role)
@@ -133,7 +136,8 @@ class Plan:
         return self.proxy.url if self.proxy else None
 
     def host(self, name: str) -> HostPlan:
-        return next_or_key_error(self.hosts, name)
+        found: HostPlan = next_or_key_error(self.hosts, name)
+        return found
 
 
 def next_or_key_error(values: tuple[Any, ...], name: str) -> Any:

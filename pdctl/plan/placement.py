@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from pdctl.errors import Problem
-from pdctl.plan.shapes import RoleShape
 from pdctl.topology.names import full_name
-from pdctl.topology.schema import Host, Topology
-from pdctl.topology.source import SourceMap
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pdctl.errors import Problem
+    from pdctl.plan.shapes import RoleShape
+    from pdctl.topology.schema import Host, Topology
+    from pdctl.topology.source import SourceMap
 
 _MOST_STEPS = 50_000
 """Bound of the search; 64 replicas on 32 hosts need some hundreds where a fit exists."""
@@ -59,7 +63,11 @@ class _Search:
 
 
 def place(
-    topology: Topology, roles: Sequence[RoleShape], hosts: Sequence[Host], gpus: Mapping[str, tuple[str, ...]], source: SourceMap
+    topology: Topology,
+    roles: Sequence[RoleShape],
+    hosts: Sequence[Host],
+    gpus: Mapping[str, tuple[str, ...]],
+    source: SourceMap,
 ) -> tuple[dict[str, Placed], list[Problem]]:
     """Return every replica's place, or the problems. `gpus`: ids of each host; no ids anywhere: nothing is counted."""
     counted = any(gpus.values())
@@ -91,7 +99,13 @@ def place(
         return search.placed, []
     sizes = ", ".join(f"{name} {by_name[name].shape.world}" for name in order)
     rooms = ", ".join(f"{name} {len(ids)}" for name, ids in gpus.items())
-    return {}, [source.problem(("hosts",), f"the replicas do not fit the hosts: GPUs needed {sizes}; there {rooms}", "pin some with `placement`, or change tp or the hosts")]
+    return {}, [
+        source.problem(
+            ("hosts",),
+            f"the replicas do not fit the hosts: GPUs needed {sizes}; there {rooms}",
+            "pin some with `placement`, or change tp or the hosts",
+        )
+    ]
 
 
 def _allowed(topology: Topology, role: RoleShape, name: str, hosts: Sequence[Host]) -> tuple[str, ...]:
@@ -115,9 +129,19 @@ def _pin(topology: Topology, by_name: Mapping[str, RoleShape], search: _Search, 
         if len(ids) != need:
             problems.append(source.problem(path, f"{name} needs {need} GPUs, {len(ids)} are pinned", f"pin {need}"))
         elif unknown:
-            problems.append(source.problem(path, f"host {pin.host} has no GPU {', '.join(unknown)}", f"it has {', '.join(slots) or 'none'}"))
+            problems.append(
+                source.problem(
+                    path, f"host {pin.host} has no GPU {', '.join(unknown)}", f"it has {', '.join(slots) or 'none'}"
+                )
+            )
         elif taken:
-            problems.append(source.problem(path, f"GPU {', '.join(dict.fromkeys(taken))} of host {pin.host} is pinned twice", "pin each GPU once, or set share_gpus"))
+            problems.append(
+                source.problem(
+                    path,
+                    f"GPU {', '.join(dict.fromkeys(taken))} of host {pin.host} is pinned twice",
+                    "pin each GPU once, or set share_gpus",
+                )
+            )
         else:
             for gpu in ids:
                 slots[gpu] -= 1
@@ -130,7 +154,9 @@ def _least_used(search: _Search, hosts: Sequence[str]) -> str:
     return min(hosts, key=lambda host: (used.count(host), hosts.index(host)))
 
 
-def _fit(search: _Search, order: Sequence[str], by_name: Mapping[str, RoleShape], allowed: Mapping[str, tuple[str, ...]]) -> bool:
+def _fit(
+    search: _Search, order: Sequence[str], by_name: Mapping[str, RoleShape], allowed: Mapping[str, tuple[str, ...]]
+) -> bool:
     """Place the largest first, each on the host it fills best; go back where that leads nowhere."""
     if not order:
         return True

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pdctl.connectors.base import Ask, Connector, PortNeed, Seat, Shape
 from pdctl.errors import PlanError, Problem
 from pdctl.plan.engine import SECRETS, engine_argv, engine_env, here
-from pdctl.plan.facts import Facts
 from pdctl.plan.gpus import gpu_problems, gpu_sum, host_gpus
 from pdctl.plan.model import GpuSum, HostPlan, InstancePlan, Plan, PortRange, Rank
 from pdctl.plan.placement import Placed, place
@@ -16,8 +15,13 @@ from pdctl.plan.proxy import proxy_plan
 from pdctl.plan.shapes import RoleShape, role_shapes
 from pdctl.plan.versions import EngineVersion, chosen_connector, engine_version, version_problems
 from pdctl.topology.schema import Host, Topology
-from pdctl.topology.source import SourceMap
 from pdctl.vllm.flags import owned_by
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pdctl.plan.facts import Facts
+    from pdctl.topology.source import SourceMap
 
 LOOPBACK = "127.0.0.1"
 
@@ -62,7 +66,9 @@ class _Planner:
         version, more = engine_version(self.topology, self.hosts, self.facts, connector, self.source)
         self.problems += [*problems, *more]
         if version.assumed and not more:
-            self.warnings.append(f"no vLLM version is known: planned for {version.text}, the newest known; `engine.version` or --hosts says it for sure")
+            self.warnings.append(
+                f"no vLLM version is known: planned for {version.text}, the newest known; `engine.version` or --hosts says it for sure"
+            )
         return connector, version
 
     def _ask(self, connector: Connector | None, version: EngineVersion) -> Ask:
@@ -87,12 +93,21 @@ class _Planner:
         )
 
     def _check_args(self) -> None:
-        sections = {"engine": self.topology.engine.args, **{role.key: getattr(self.topology, role.key).args for role in self.roles}}
+        sections = {
+            "engine": self.topology.engine.args,
+            **{role.key: getattr(self.topology, role.key).args for role in self.roles},
+        }
         for key, args in sections.items():
             for written in args:
                 instead = owned_by(written)
                 if instead:
-                    self.problems.append(self.source.problem((key, "args", written), f"pdctl sets `--{written.lstrip('-')}` itself", f"remove it; {instead}"))
+                    self.problems.append(
+                        self.source.problem(
+                            (key, "args", written),
+                            f"pdctl sets `--{written.lstrip('-')}` itself",
+                            f"remove it; {instead}",
+                        )
+                    )
 
     def _check_connector(self, connector: Connector, version: EngineVersion, ask: Ask) -> None:
         gone = version_problems(connector, version, self.source)
@@ -111,16 +126,22 @@ class _Planner:
             gpus = {name: ids if ids is not None else self._unknown(name, found) for name, ids in gpus.items()}
         if self.problems:
             return found, {}
-        placed, problems = place(self.topology, self.roles, self.hosts, {name: ids or () for name, ids in gpus.items()}, self.source)
+        placed, problems = place(
+            self.topology, self.roles, self.hosts, {name: ids or () for name, ids in gpus.items()}, self.source
+        )
         self.problems += problems
         if self.topology.share_gpus > 1:
-            self.warnings.append(f"share_gpus {self.topology.share_gpus}: several ranks on one GPU are for trying out, not for measuring")
+            self.warnings.append(
+                f"share_gpus {self.topology.share_gpus}: several ranks on one GPU are for trying out, not for measuring"
+            )
         return found, placed
 
     def _unknown(self, host: str, found: GpuSum) -> tuple[str, ...]:
         """Return the GPUs of a host about which nobody said anything."""
         if self.facts.assume_gpus:
-            self.warnings.append(f"the GPUs of host {host} are unknown: planned as if it had the {found.needed} that are needed ({found.formula})")
+            self.warnings.append(
+                f"the GPUs of host {host} are unknown: planned as if it had the {found.needed} that are needed ({found.formula})"
+            )
             return tuple(str(index) for index in range(found.needed))
         path = next((("hosts", index) for index, one in enumerate(self.topology.hosts) if one.name == host), ("hosts",))
         self.problems.append(
@@ -136,13 +157,21 @@ class _Planner:
         if connector is not None:
             needs = {role.role: connector.ports(ask, role.role) for role in self.roles if role.role != "aggregated"}
         registers = connector is not None and connector.registers(ask) and self.topology.proxy.kind != "none"
-        ports, registration, problems = allocate_ports(self.topology, self.roles, needs, registers=registers, source=self.source)
+        ports, registration, problems = allocate_ports(
+            self.topology, self.roles, needs, registers=registers, source=self.source
+        )
         self.problems += problems
         return ports, registration
 
     def _check_proxy(self) -> None:
         if self.topology.proxy.kind == "vllm-router":
-            self.problems.append(self.source.problem(("proxy", "kind"), "`vllm-router` cannot be started by this version of pdctl", "use `builtin` or `auto`"))
+            self.problems.append(
+                self.source.problem(
+                    ("proxy", "kind"),
+                    "`vllm-router` cannot be started by this version of pdctl",
+                    "use `builtin` or `auto`",
+                )
+            )
 
     def _instance(
         self, role: RoleShape, name: str, placed: Placed, ports: dict[str, PortRange], connector: Connector | None, ask: Ask,
@@ -184,16 +213,34 @@ class _Planner:
             result.append(replace(engine, after=tuple(before[-1:])) if engine.role in measured else engine)
         return result
 
-    def _proxy(self, engines: Sequence[InstancePlan], connector: Connector | None, registration: int | None) -> list[InstancePlan]:
+    def _proxy(
+        self, engines: Sequence[InstancePlan], connector: Connector | None, registration: int | None
+    ) -> list[InstancePlan]:
         if self.topology.proxy.kind == "none":
             return []
         host = self._proxy_host()
         name = connector.name if connector else None
-        return [proxy_plan(self.topology, host, self._address(host), self.facts, engines, connector=name, registration=registration, served=self._served())]
+        return [
+            proxy_plan(
+                self.topology,
+                host,
+                self._address(host),
+                self.facts,
+                engines,
+                connector=name,
+                registration=registration,
+                served=self._served(),
+            )
+        ]
 
-    def _whole(self, connector: Connector | None, version: EngineVersion, gpus: GpuSum, instances: Sequence[InstancePlan]) -> Plan:
+    def _whole(
+        self, connector: Connector | None, version: EngineVersion, gpus: GpuSum, instances: Sequence[InstancePlan]
+    ) -> Plan:
         topology = self.topology
-        used = {host: tuple(dict.fromkeys(gpu for one in instances if one.host == host for gpu in one.gpus)) for host in {one.host for one in instances}}
+        used = {
+            host: tuple(dict.fromkeys(gpu for one in instances if one.host == host for gpu in one.gpus))
+            for host in {one.host for one in instances}
+        }
         return Plan(
             cluster=topology.name,
             model=topology.model,
@@ -240,7 +287,13 @@ class _Planner:
 
 def _ranks(shape: Shape, gpus: Sequence[str]) -> tuple[Rank, ...]:
     return tuple(
-        Rank((dp * shape.pp + pp) * shape.tp + tp, dp, pp, tp, gpus[(dp * shape.pp + pp) * shape.tp + tp] if gpus else None)
+        Rank(
+            (dp * shape.pp + pp) * shape.tp + tp,
+            dp,
+            pp,
+            tp,
+            gpus[(dp * shape.pp + pp) * shape.tp + tp] if gpus else None,
+        )
         for dp in range(shape.dp)
         for pp in range(shape.pp)
         for tp in range(shape.tp)

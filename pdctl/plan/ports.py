@@ -6,14 +6,18 @@ producer-0, consumer-0, aggregated-0, producer-1, ... The last port of the range
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from pdctl.connectors.base import PortNeed
-from pdctl.errors import Problem
 from pdctl.plan.model import PortRange
-from pdctl.plan.shapes import EngineRole, RoleShape
-from pdctl.topology.schema import Topology
-from pdctl.topology.source import SourceMap
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pdctl.errors import Problem
+    from pdctl.plan.shapes import EngineRole, RoleShape
+    from pdctl.topology.schema import Topology
+    from pdctl.topology.source import SourceMap
 
 EPHEMERAL_FROM = 32768
 """Linux hands out ports from here on by itself (ip_local_port_range), so nothing fixed may lie there."""
@@ -22,7 +26,12 @@ _HTTP = PortNeed("http", 1, "the engine's API")
 
 
 def allocate_ports(
-    topology: Topology, roles: Sequence[RoleShape], needs: Mapping[str, Sequence[PortNeed]], *, registers: bool, source: SourceMap
+    topology: Topology,
+    roles: Sequence[RoleShape],
+    needs: Mapping[str, Sequence[PortNeed]],
+    *,
+    registers: bool,
+    source: SourceMap,
 ) -> tuple[dict[str, dict[str, PortRange]], int | None, list[Problem]]:
     """Return (ports of each replica by use, the registration port, problems). `needs`: connector ports by role."""
     width = max((sum(need.count for need in (_HTTP, *needs.get(role.role, ()))) for role in roles), default=0)
@@ -41,7 +50,13 @@ def allocate_ports(
     wanted = end - base + (1 if registers else 0)
     problems = []
     if wanted > size:
-        problems.append(source.problem(("ports", "size"), f"{size} ports from {base} on are too few: this layout takes {wanted}", f"set ports.size: {wanted} or more"))
+        problems.append(
+            source.problem(
+                ("ports", "size"),
+                f"{size} ports from {base} on are too few: this layout takes {wanted}",
+                f"set ports.size: {wanted} or more",
+            )
+        )
     if base + max(size, wanted) > EPHEMERAL_FROM:
         problems.append(
             source.problem(
@@ -52,5 +67,9 @@ def allocate_ports(
     proxy = topology.proxy.port
     taken = next((name for name, mine in ports.items() if any(proxy in one for one in mine.values())), None)
     if topology.proxy.kind != "none" and (taken or (registers and proxy == base + size - 1)):
-        problems.append(source.problem(("proxy", "port"), f"port {proxy} is {taken or 'the registration'}'s", "choose one outside of `ports`"))
+        problems.append(
+            source.problem(
+                ("proxy", "port"), f"port {proxy} is {taken or 'the registration'}'s", "choose one outside of `ports`"
+            )
+        )
     return ports, base + size - 1 if registers else None, problems

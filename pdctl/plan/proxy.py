@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from pdctl.plan.facts import Facts
 from pdctl.plan.model import InstancePlan, PortRange
-from pdctl.topology.schema import Host, Topology
 from pdctl.vllm.flags import argv_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pdctl.plan.facts import Facts
+    from pdctl.topology.schema import Host, Topology
 
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound
 _FLAGS = {"producer": "--producer", "consumer": "--consumer", "aggregated": "--aggregated"}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pdctl.plan.model import GpuSum, HostPlan, InstancePlan, Plan, PortRange, Rank
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:

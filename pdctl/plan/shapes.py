@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pdctl.connectors.base import Shape
-from pdctl.topology.schema import RoleSpec, Topology
 from pdctl.vllm.flags import normal_flag
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdctl.topology.schema import RoleSpec, Topology
 
 EngineRole = Literal["producer", "consumer", "aggregated"]
 KEY_OF_ROLE: dict[EngineRole, str] = {"producer": "prefill", "consumer": "decode", "aggregated": "aggregated"}

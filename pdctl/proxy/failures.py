@@ -15,7 +15,7 @@ class LegError(Exception):
         self.timeout = timeout
 
 
-class Refused(Exception):  # noqa: N818 - an answer to the client, not a fault
+class Refused(Exception):
     """The client is answered with an error of the proxy's own."""
 
     def __init__(
@@ -28,7 +28,7 @@ class Refused(Exception):  # noqa: N818 - an answer to the client, not a fault
         self.retry_after_s = retry_after_s
 
 
-class Passed(Exception):  # noqa: N818 - an answer to the client, not a fault
+class Passed(Exception):
     """The client is answered with an engine's own error, such as a 400."""
 
     def __init__(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:

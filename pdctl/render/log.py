@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _COLOURS = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
 

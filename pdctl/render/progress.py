@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from pdctl.events import Event, Sink
-from pdctl.plan.model import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pdctl.plan.model import Plan
 
 _FRAMES_PER_S = 8
 
@@ -48,9 +51,13 @@ class LiveProgress:
         from pdctl.render.console import console
 
         self._began = time.monotonic()
-        self._rows: dict[str, tuple[str, str, float | None]] = {one.name: ("pending", "", None) for one in plan.instances}
+        self._rows: dict[str, tuple[str, str, float | None]] = {
+            one.name: ("pending", "", None) for one in plan.instances
+        }
         self._note = ""
-        self._live = Live(console=console(stream), get_renderable=self._table, refresh_per_second=_FRAMES_PER_S, transient=True)
+        self._live = Live(
+            console=console(stream), get_renderable=self._table, refresh_per_second=_FRAMES_PER_S, transient=True
+        )
 
     def start(self) -> None:
         self._live.start()

@@ -24,7 +24,11 @@ def show_verification(data: Mapping[str, Any]) -> None:
         console().print(table)
     equality = data.get("equality")
     if equality:
-        write(f"equality: {equality.get('text') or equality}\n" if isinstance(equality, Mapping) else f"equality: {equality}\n")
+        write(
+            f"equality: {equality.get('text') or equality}\n"
+            if isinstance(equality, Mapping)
+            else f"equality: {equality}\n"
+        )
     for warning in data.get("warnings") or ():
         write(f"warning: {warning}\n")
 

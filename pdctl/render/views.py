@@ -53,7 +53,11 @@ def show_up(data: Data) -> None:
             _out(f"{signs[change['action']]} {change['instance']}: {change['cause']}")
         _out("nothing to do" if not changes else "dry run: nothing was done")
         return
-    done = "nothing to do, everything runs as planned" if not changes else f"{len(changes)} instance{'s' if len(changes) > 1 else ''} changed"
+    done = (
+        "nothing to do, everything runs as planned"
+        if not changes
+        else f"{len(changes)} instance{'s' if len(changes) > 1 else ''} changed"
+    )
     state = "ready" if data["waited"] else "started"
     _out(f"{data['cluster']}  {state} in {data['seconds']:.1f} s  ({done})")
     for warning in data["warnings"]:
@@ -64,7 +68,7 @@ def show_up(data: Data) -> None:
         model = data["model"]
         _out(f"\n{data['url']}/v1  serves {model}")
         _out(f"  curl {data['url']}/v1/completions -H 'content-type: application/json' \\")
-        _out(f"       -d '{{\"model\": \"{model}\", \"prompt\": \"Hello\", \"max_tokens\": 16}}'")
+        _out(f'       -d \'{{"model": "{model}", "prompt": "Hello", "max_tokens": 16}}\'')
 
 
 def show_status(data: Data) -> None:

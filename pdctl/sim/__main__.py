@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pdctl.sim import log
 from pdctl.sim.options import Options, parse_options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pdctl.sim.links import Link
     from pdctl.sim.metrics import Metrics
     from pdctl.sim.tree import Tree
@@ -85,7 +86,11 @@ def _link(options: Options, metrics: Metrics) -> Link | None:
         from pdctl.sim.p2p import P2pNcclLink
 
         return P2pNcclLink(options, metrics)
-    log.error("EngineCore failed to start.", "Traceback (most recent call last):", f"ValueError: Unsupported connector type: {name}")
+    log.error(
+        "EngineCore failed to start.",
+        "Traceback (most recent call last):",
+        f"ValueError: Unsupported connector type: {name}",
+    )
     log.engine_failed()
     raise StartFailed(1)
 
@@ -104,7 +109,9 @@ async def _answer(options: Options, metrics: Metrics, link: Link | None, tree: T
     except OSError as error:
         print(f"OSError: [Errno {error.errno}] {error.strerror}", flush=True)
         return 1
-    log.line(f"Starting sim server on http://{options.host}:{options.port}", process="APIServer", place="api_server.py:1")
+    log.line(
+        f"Starting sim server on http://{options.host}:{options.port}", process="APIServer", place="api_server.py:1"
+    )
     print("INFO:     Application startup complete.", flush=True)
     dying = asyncio.create_task(_watch(api.dead, tree))
     ending = asyncio.create_task(stop.wait())
@@ -119,7 +126,10 @@ async def _watch(dead: asyncio.Event, tree: Tree | None) -> None:
     while not dead.is_set():
         lost = tree.lost() if tree else None
         if lost:
-            log.error(f"Worker proc {lost} died unexpectedly, shutting down executor.", "EngineCore encountered a fatal error.")
+            log.error(
+                f"Worker proc {lost} died unexpectedly, shutting down executor.",
+                "EngineCore encountered a fatal error.",
+            )
             return
         await asyncio.sleep(0.1)
     await asyncio.sleep(0.1)  # let the answer go out

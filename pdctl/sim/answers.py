@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pdctl.sim.engine import Engine, Generation
-from pdctl.sim.request import Job
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pdctl.sim.engine import Engine, Generation
+    from pdctl.sim.request import Job
 
 
 def whole(engine: Engine, job: Job) -> dict[str, Any]:
@@ -36,7 +38,12 @@ def usage(job: Job) -> dict[str, Any]:
 
 def _choice(engine: Engine, job: Job, index: int, one: Generation) -> dict[str, Any]:
     text = (engine.tokenizer.decode(one.prompt) if job.echo else "") + one.text
-    choice: dict[str, Any] = {"index": index, "logprobs": _logprobs(engine, job, one.tokens), "finish_reason": one.finish_reason, "stop_reason": None}
+    choice: dict[str, Any] = {
+        "index": index,
+        "logprobs": _logprobs(engine, job, one.tokens),
+        "finish_reason": one.finish_reason,
+        "stop_reason": None,
+    }
     if job.chat:
         choice["message"] = {"role": "assistant", "content": text, "tool_calls": []}
     else:
@@ -51,12 +58,21 @@ def _logprobs(engine: Engine, job: Job, tokens: list[int]) -> dict[str, Any] | N
         return None
     names = [f"token_id:{one}" if job.ids_as_tokens else engine.tokenizer.decode([one]) for one in tokens]
     if job.chat:
-        return {"content": [{"token": name, "logprob": -0.1, "bytes": list(name.encode()), "top_logprobs": []} for name in names]}
+        return {
+            "content": [
+                {"token": name, "logprob": -0.1, "bytes": list(name.encode()), "top_logprobs": []} for name in names
+            ]
+        }
     offsets, at = [], 0
     for one in tokens:
         offsets.append(at)
         at += len(engine.tokenizer.decode([one]))
-    return {"tokens": names, "token_logprobs": [-0.1] * len(names), "top_logprobs": [{name: -0.1} for name in names], "text_offset": offsets}
+    return {
+        "tokens": names,
+        "token_logprobs": [-0.1] * len(names),
+        "top_logprobs": [{name: -0.1} for name in names],
+        "text_offset": offsets,
+    }
 
 
 class Stream:
@@ -73,16 +89,44 @@ class Stream:
         """Return what comes before the first token of a choice."""
         job = self._job
         if job.chat:
-            return [self._event([{"index": index, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}])]
+            return [
+                self._event(
+                    [
+                        {
+                            "index": index,
+                            "delta": {"role": "assistant", "content": ""},
+                            "logprobs": None,
+                            "finish_reason": None,
+                        }
+                    ]
+                )
+            ]
         if job.echo:
-            return [self._event([{"index": index, "text": self._engine.tokenizer.decode(job.generations[index].prompt), "logprobs": None, "finish_reason": None, "stop_reason": None}])]
+            return [
+                self._event(
+                    [
+                        {
+                            "index": index,
+                            "text": self._engine.tokenizer.decode(job.generations[index].prompt),
+                            "logprobs": None,
+                            "finish_reason": None,
+                            "stop_reason": None,
+                        }
+                    ]
+                )
+            ]
         return []
 
     def token(self, index: int, piece: str) -> bytes:
         """Return the event of a choice's newest token."""
         job, one = self._job, self._job.generations[index]
         logprobs = _logprobs(self._engine, job, one.tokens[-1:])
-        choice: dict[str, Any] = {"index": index, "logprobs": logprobs, "finish_reason": one.finish_reason, "stop_reason": None}
+        choice: dict[str, Any] = {
+            "index": index,
+            "logprobs": logprobs,
+            "finish_reason": one.finish_reason,
+            "stop_reason": None,
+        }
         if job.chat:
             choice["delta"] = {"content": piece}
         else:

@@ -6,17 +6,20 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from pdctl import __version__
 from pdctl.sim.answers import Stream, whole
-from pdctl.sim.engine import Engine
 from pdctl.sim.links import EngineDead, LoadFailed
 from pdctl.sim.request import BadRequest, Job, read_job
 from pdctl.vllm.version import format_version
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from pdctl.sim.engine import Engine
 
 _MOST_BODY = 256 * 2**20
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 500: "Internal Server Error"}
@@ -56,7 +59,9 @@ class Api:
         return web.json_response({"object": "list", "data": [card]})
 
     async def _version(self, request: web.Request) -> web.Response:  # noqa: ARG002
-        return web.json_response({"version": f"sim {__version__}", "follows": format_version(self._engine.options.version)})
+        return web.json_response(
+            {"version": f"sim {__version__}", "follows": format_version(self._engine.options.version)}
+        )
 
     async def _metrics(self, request: web.Request) -> web.Response:  # noqa: ARG002
         return web.Response(text=self._engine.metrics.text(), content_type="text/plain", charset="utf-8")
@@ -72,7 +77,9 @@ class Api:
         model = body.get("model")
         if model is not None and model not in (self._engine.options.served_name, self._engine.options.model):
             return _error(404, f"The model `{model}` does not exist.", "NotFoundError")
-        job = read_job(self._engine, body, chat=chat, request_id=request.headers.get("X-Request-Id") or uuid.uuid4().hex)
+        job = read_job(
+            self._engine, body, chat=chat, request_id=request.headers.get("X-Request-Id") or uuid.uuid4().hex
+        )
         return await self._streamed(request, job) if job.stream else await self._at_once(job)
 
     async def _at_once(self, job: Job) -> web.Response:
@@ -109,12 +116,16 @@ class Api:
             first = await events.get()
             if isinstance(first, BaseException):
                 raise first
-            answer = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"})
+            answer = web.StreamResponse(
+                headers={"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+            )
             await answer.prepare(request)
             event: bytes | BaseException | None = first
             while event is not None:
                 if isinstance(event, BaseException):
-                    await answer.write(b"data: " + json.dumps(_error_body(500, str(event), "InternalServerError")).encode() + b"\n\n")
+                    await answer.write(
+                        b"data: " + json.dumps(_error_body(500, str(event), "InternalServerError")).encode() + b"\n\n"
+                    )
                     break
                 await answer.write(event)
                 event = await events.get()
@@ -127,16 +138,22 @@ class Api:
     async def _tokenize(self, request: web.Request) -> web.Response:
         body = await _body(request)
         ids = self._engine.tokenizer.encode(str(body.get("prompt", "")))
-        return web.json_response({"count": len(ids), "max_model_len": self._engine.options.max_model_len, "tokens": ids, "token_strs": None})
+        return web.json_response(
+            {"count": len(ids), "max_model_len": self._engine.options.max_model_len, "tokens": ids, "token_strs": None}
+        )
 
     async def _detokenize(self, request: web.Request) -> web.Response:
         body = await _body(request)
         tokens = body.get("tokens")
-        if not isinstance(tokens, list) or not all(isinstance(one, int) and 0 <= one < self._engine.tokenizer.size for one in tokens):
+        if not isinstance(tokens, list) or not all(
+            isinstance(one, int) and 0 <= one < self._engine.tokenizer.size for one in tokens
+        ):
             raise BadRequest("tokens must be a list of token ids")
         return web.json_response({"prompt": self._engine.tokenizer.decode(tokens)})
 
-    def _logged(self, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    def _logged(
+        self, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         """Turn exceptions into vLLM's errors, and log each request as uvicorn does."""
 
         async def guarded(request: web.Request) -> web.StreamResponse:
@@ -148,10 +165,17 @@ class Api:
                 answer = _error(500, "Internal server error", "InternalServerError")
             except EngineDead as error:
                 self.dead.set()
-                answer = _error(500, f"EngineCore encountered an issue. See stack trace (above) for the root cause. {type(error).__name__}", "InternalServerError")
+                answer = _error(
+                    500,
+                    f"EngineCore encountered an issue. See stack trace (above) for the root cause. {type(error).__name__}",
+                    "InternalServerError",
+                )
             peer = request.transport.get_extra_info("peername") if request.transport else None
             where = f"{peer[0]}:{peer[1]}" if peer else "-"
-            print(f'INFO:     {where} - "POST {request.path} HTTP/1.1" {answer.status} {_REASONS.get(answer.status, "")}', flush=True)
+            print(
+                f'INFO:     {where} - "POST {request.path} HTTP/1.1" {answer.status} {_REASONS.get(answer.status, "")}',
+                flush=True,
+            )
             return answer
 
         return guarded

@@ -6,16 +6,19 @@ import asyncio
 import os
 import time
 import uuid
-from array import array
-from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pdctl.sim.links import Link, Loaded
-from pdctl.sim.metrics import Metrics
-from pdctl.sim.options import Options
 from pdctl.sim.tokens import EOS, Model, Tokenizer
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import AsyncIterator, Sequence
+
+    from pdctl.sim.links import Link, Loaded
+    from pdctl.sim.metrics import Metrics
+    from pdctl.sim.options import Options
 
 
 @dataclass
@@ -48,7 +51,7 @@ class Engine:
         self._model = Model(self.tokenizer.size, options.seed)
         self._steps = asyncio.Lock()
         """Held while one request makes the whole engine wait."""
-        self._randomise_ids = (0, 14, 0) <= options.version and not (
+        self._randomise_ids = options.version >= (0, 14, 0) and not (
             options.version >= (0, 17, 0) and os.environ.get("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION") == "1"
         )
 
@@ -124,7 +127,9 @@ class Engine:
 
     def _next(self, sequence: Generation, state: int, step: int) -> int:
         noise = 0 if sequence.temperature == 0 else (sequence.seed * 1_000_003 + step + 1)
-        return self._model.next_token(state, noise=noise, may_end=not sequence.ignore_eos and step >= sequence.min_tokens)
+        return self._model.next_token(
+            state, noise=noise, may_end=not sequence.ignore_eos and step >= sequence.min_tokens
+        )
 
     def _take(self, sequence: Generation, token: int) -> str:
         """Add a token; returns the text that it adds and sets the finish reason."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Sequence
 
 
 class LoadFailed(Exception):

@@ -32,12 +32,12 @@ class Metrics:
     running: int = 0
     waiting: int = 0
     kv_usage: float = 0.0
-    counters: Counter[tuple[str, str]] = field(default_factory=Counter)
+    counters: dict[tuple[str, str], float] = field(default_factory=dict)
     """By (name, further labels as text)."""
     histograms: dict[str, Histogram] = field(default_factory=dict)
 
     def count(self, name: str, value: float = 1, labels: str = "") -> None:
-        self.counters[name, labels] += value  # type: ignore[assignment] - a Counter of floats
+        self.counters[name, labels] = self.counters.get((name, labels), 0.0) + value
 
     def observe(self, name: str, value: float) -> None:
         self.histograms.setdefault(name, Histogram()).observe(value)
@@ -45,7 +45,11 @@ class Metrics:
     def text(self) -> str:
         """Return the Prometheus text."""
         base = f'engine="0",model_name="{self.model}"'
-        gauges = {"num_requests_running": self.running, "num_requests_waiting": self.waiting, "kv_cache_usage_perc": self.kv_usage}
+        gauges = {
+            "num_requests_running": self.running,
+            "num_requests_waiting": self.waiting,
+            "kv_cache_usage_perc": self.kv_usage,
+        }
         lines = []
         for name, value in gauges.items():
             lines += [f"# TYPE vllm:{name} gauge", f"vllm:{name}{{{base}}} {float(value)}"]
@@ -58,7 +62,9 @@ class Metrics:
             ]
         for name, histogram in self.histograms.items():
             lines.append(f"# TYPE vllm:{name} histogram")
-            lines += [f'vllm:{name}_bucket{{{base},le="{bound}"}} {float(histogram.buckets[bound])}' for bound in _BUCKETS_S]
+            lines += [
+                f'vllm:{name}_bucket{{{base},le="{bound}"}} {float(histogram.buckets[bound])}' for bound in _BUCKETS_S
+            ]
             lines += [
                 f'vllm:{name}_bucket{{{base},le="+Inf"}} {float(histogram.count)}',
                 f"vllm:{name}_count{{{base}}} {float(histogram.count)}",

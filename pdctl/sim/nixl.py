@@ -9,7 +9,6 @@ import time
 import traceback
 import uuid
 from array import array
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -17,10 +16,12 @@ import zmq
 import zmq.asyncio
 
 from pdctl.sim import log
-from pdctl.sim.links import LoadFailed, Loaded, request_blocks
+from pdctl.sim.links import Loaded, LoadFailed, request_blocks
 from pdctl.sim.tokens import damage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pdctl.sim.metrics import Metrics
     from pdctl.sim.options import Options
 
@@ -90,7 +91,11 @@ class NixlLink:
         if not params or not params.get("do_remote_prefill"):
             return None
         if not all(params.get(key) for key in _PARAMS):
-            log.line(f"Got invalid KVTransferParams: {params}. This request will not utilize KVTransfer", level="WARNING", place="scheduler.py:1")
+            log.line(
+                f"Got invalid KVTransferParams: {params}. This request will not utilize KVTransfer",
+                level="WARNING",
+                place="scheduler.py:1",
+            )
             await asyncio.Event().wait()  # the scheduler has parked it: it never finishes
         began = time.perf_counter()
         try:
@@ -99,9 +104,17 @@ class NixlLink:
             self._metrics.count("nixl_num_failed_transfers")
             log.line(f"NIXL transfer failure: handshake_failed {error}", level="ERROR", place="worker.py:1")
             if self._policy == "recompute":
-                log.line(f"Recovered from KV load failure: 1 request(s) rescheduled ({len(prompt)} tokens affected).", level="WARNING", place="scheduler.py:1")
+                log.line(
+                    f"Recovered from KV load failure: 1 request(s) rescheduled ({len(prompt)} tokens affected).",
+                    level="WARNING",
+                    place="scheduler.py:1",
+                )
                 return None
-            log.line("Failing 1 request(s) due to KV load failure (failure_policy=fail)", level="ERROR", place="scheduler.py:1")
+            log.line(
+                "Failing 1 request(s) due to KV load failure (failure_policy=fail)",
+                level="ERROR",
+                place="scheduler.py:1",
+            )
             raise
         self._metrics.observe("nixl_xfer_time_seconds", time.perf_counter() - began)
         self._metrics.observe("nixl_bytes_transferred", request_blocks(len(kv)) * 16 * self._options.kv_bytes_per_token)
@@ -122,7 +135,9 @@ class NixlLink:
         if answer["compat"] != self._compat:
             raise LoadFailed(f"NIXL compatibility hash mismatch. Local: {self._compat}, Remote: {answer['compat']}")
         if answer["engine_id"] != params["remote_engine_id"]:
-            raise LoadFailed(f"Remote NIXL agent engine ID mismatch. Expected {params['remote_engine_id']}, received {answer['engine_id']}")
+            raise LoadFailed(
+                f"Remote NIXL agent engine ID mismatch. Expected {params['remote_engine_id']}, received {answer['engine_id']}"
+            )
         if answer["kv"] is None:
             raise LoadFailed(f"request {params['remote_request_id']} holds no blocks on the remote")
         return array("Q", answer["kv"])
@@ -142,4 +157,7 @@ class NixlLink:
             for request_id in [key for key, (_, until) in self._held.items() if until < now]:
                 del self._held[request_id]
                 self._metrics.count("nixl_num_kv_expired_reqs")
-                log.line(f"Releasing expired KV blocks for request {request_id} which were retrieved by 0 remote worker(s) before lease expired.", level="WARNING")
+                log.line(
+                    f"Releasing expired KV blocks for request {request_id} which were retrieved by 0 remote worker(s) before lease expired.",
+                    level="WARNING",
+                )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pdctl.vllm.version import NEWEST_KNOWN, Version, format_version, parse_version
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _FAIL_HOWS = ("exit1", "exit0", "kill", "kill-worker", "hang", "oom")
 PHASES = ("config", "load", "profile", "connector", "serve")
@@ -106,7 +108,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-model-len", type=int, default=8192)
     add("--kv-transfer-config", metavar="JSON", help="as for vLLM: NixlConnector or P2pNcclConnector")
     add("--sim-vllm-version", default=format_version(NEWEST_KNOWN), help="whose rules to follow (default %(default)s)")
-    add("--sim-startup", type=float, default=0.2, metavar="SECONDS", help="how long the start takes (default %(default)s)")
+    add(
+        "--sim-startup",
+        type=float,
+        default=0.2,
+        metavar="SECONDS",
+        help="how long the start takes (default %(default)s)",
+    )
     add("--sim-prefill-tps", type=float, default=1e6, metavar="N", help="prompt tokens per second")
     add("--sim-decode-ms", type=float, default=1.0, metavar="MS", help="time of one output token")
     add("--sim-fail", metavar="PHASE:HOW", help=f"fail the start: {', '.join(PHASES)} : {', '.join(_FAIL_HOWS)}")
@@ -150,7 +158,9 @@ def _fail(parser: argparse.ArgumentParser, text: str | None) -> tuple[str, str] 
         return None
     phase, _, how = text.partition(":")
     if phase not in PHASES or how not in _FAIL_HOWS:
-        parser.error(f"--sim-fail {text}: write PHASE:HOW with PHASE one of {', '.join(PHASES)} and HOW one of {', '.join(_FAIL_HOWS)}")
+        parser.error(
+            f"--sim-fail {text}: write PHASE:HOW with PHASE one of {', '.join(PHASES)} and HOW one of {', '.join(_FAIL_HOWS)}"
+        )
     return phase, how
 
 
@@ -172,11 +182,19 @@ def _kv_config(parser: argparse.ArgumentParser, text: str | None, version: Versi
     ]
     role = config.get("kv_role")
     if role is not None and role not in _ROLES:
-        lines.append(f"kv_role\n  Input should be 'kv_producer', 'kv_consumer' or 'kv_both' [type=literal_error, input_value={role!r}, input_type=str]")
+        lines.append(
+            f"kv_role\n  Input should be 'kv_producer', 'kv_consumer' or 'kv_both' [type=literal_error, input_value={role!r}, input_type=str]"
+        )
     if lines:
-        _refuse(parser, f"{len(lines)} validation error{'s' if len(lines) > 1 else ''} for KVTransferConfig\n" + "\n".join(lines))
+        _refuse(
+            parser,
+            f"{len(lines)} validation error{'s' if len(lines) > 1 else ''} for KVTransferConfig\n" + "\n".join(lines),
+        )
     if config.get("kv_connector") and role is None:
-        print(f"ValueError: Please specify kv_role when kv_connector is set, supported roles are {list(_ROLES)}", file=sys.stderr)
+        print(
+            f"ValueError: Please specify kv_role when kv_connector is set, supported roles are {list(_ROLES)}",
+            file=sys.stderr,
+        )
         raise SystemExit(1)
     return config if config.get("kv_connector") else None
 

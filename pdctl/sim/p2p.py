@@ -7,7 +7,6 @@ import os
 import re
 from array import array
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -20,6 +19,8 @@ from pdctl.sim.startup import StartFailed
 from pdctl.sim.tokens import damage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pdctl.sim.metrics import Metrics
     from pdctl.sim.options import Options
 
@@ -48,7 +49,9 @@ class P2pNcclLink:
     async def start(self) -> None:
         extra = self._options.extra
         if "http_port" not in extra:
-            self._worker_failed("ValueError: kv_connector_extra_config.http_port is required. Example: --kv-transfer-config='{...}'")
+            self._worker_failed(
+                "ValueError: kv_connector_extra_config.http_port is required. Example: --kv-transfer-config='{...}'"
+            )
         proxy_ip, proxy_port = extra.get("proxy_ip", ""), extra.get("proxy_port", "")
         if proxy_ip and not isinstance(proxy_port, str):
             self._worker_failed('TypeError: can only concatenate str (not "int") to str')
@@ -63,10 +66,15 @@ class P2pNcclLink:
             self._tasks.append(asyncio.create_task(self._listen(socket, rank)))
         zmq_address = f"{self._ip}:{self._port}"
         http_address = f"{self._ip}:{extra['http_port']}"
-        log.line(f"💯P2pNcclEngine init, rank:0, http_address:{http_address}, zmq_address:{zmq_address}, proxy_address:{proxy_ip}:{proxy_port}", place="p2p_nccl_engine.py:1")
+        log.line(
+            f"💯P2pNcclEngine init, rank:0, http_address:{http_address}, zmq_address:{zmq_address}, proxy_address:{proxy_ip}:{proxy_port}",
+            place="p2p_nccl_engine.py:1",
+        )
         if proxy_ip:
             message = {"type": "P" if self._produces else "D", "http_address": http_address, "zmq_address": zmq_address}
-            self._tasks.append(asyncio.create_task(self._ping(f"tcp://{proxy_ip}:{proxy_port}", zmq_address, msgpack.packb(message))))
+            self._tasks.append(
+                asyncio.create_task(self._ping(f"tcp://{proxy_ip}:{proxy_port}", zmq_address, msgpack.packb(message)))
+            )
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -108,7 +116,10 @@ class P2pNcclLink:
             socket.linger = 0
             socket.connect(f"tcp://{address}")
             self._peers[address] = socket
-            log.line(f"🤝ncclCommInitRank Success, {self._ip}:{self._port}👉{address}, MyRank:0 (simulated)", place="p2p_nccl_engine.py:1")
+            log.line(
+                f"🤝ncclCommInitRank Success, {self._ip}:{self._port}👉{address}, MyRank:0 (simulated)",
+                place="p2p_nccl_engine.py:1",
+            )
         return self._peers[address]
 
     async def _listen(self, socket: zmq.asyncio.Socket, rank: int) -> None:
@@ -131,6 +142,12 @@ class P2pNcclLink:
 
     @staticmethod
     def _worker_failed(text: str) -> None:
-        log.error("WorkerProc failed to start.", "Traceback (most recent call last):", '  File "vllm/distributed/kv_transfer/kv_connector/v1/p2p/p2p_nccl_engine.py", line 1, in __init__', text, process="Worker_TP0")
+        log.error(
+            "WorkerProc failed to start.",
+            "Traceback (most recent call last):",
+            '  File "vllm/distributed/kv_transfer/kv_connector/v1/p2p/p2p_nccl_engine.py", line 1, in __init__',
+            text,
+            process="Worker_TP0",
+        )
         log.engine_failed()
         raise StartFailed(1)

@@ -39,10 +39,12 @@ def read_job(engine: Engine, body: Mapping[str, Any], *, chat: bool, request_id:
     if body.get("stream_options") and not stream:
         raise BadRequest("Stream options can only be defined when `stream=True`.")
     public = f"{'chatcmpl' if chat else 'cmpl'}-{request_id}"
-    generations = []
+    generations: list[Generation] = []
     for prompt in prompts:
         for _ in range(count):
-            generations.append(_generation(engine, body, prompt, engine.internal_id(public, len(generations)), chat=chat))
+            generations.append(
+                _generation(engine, body, prompt, engine.internal_id(public, len(generations)), chat=chat)
+            )
     return Job(
         public_id=public,
         chat=chat,
@@ -57,7 +59,9 @@ def read_job(engine: Engine, body: Mapping[str, Any], *, chat: bool, request_id:
     )
 
 
-def _generation(engine: Engine, body: Mapping[str, Any], prompt: list[int], request_id: str, *, chat: bool) -> Generation:
+def _generation(
+    engine: Engine, body: Mapping[str, Any], prompt: list[int], request_id: str, *, chat: bool
+) -> Generation:
     limit = engine.options.max_model_len
     if not prompt:
         raise BadRequest("The decoder prompt cannot be empty")
@@ -68,7 +72,9 @@ def _generation(engine: Engine, body: Mapping[str, Any], prompt: list[int], requ
         )
     default = limit - len(prompt) if chat else 16
     given = body.get("max_completion_tokens") if chat else None
-    max_tokens = _whole({"max_tokens": given if given is not None else body.get("max_tokens")}, "max_tokens", default, low=1)
+    max_tokens = _whole(
+        {"max_tokens": given if given is not None else body.get("max_tokens")}, "max_tokens", default, low=1
+    )
     min_tokens = _whole(body, "min_tokens", 0, low=0)
     if min_tokens > max_tokens:
         raise BadRequest(f"min_tokens must be less than or equal to max_tokens={max_tokens}, got {min_tokens}.")
@@ -85,7 +91,7 @@ def _generation(engine: Engine, body: Mapping[str, Any], prompt: list[int], requ
     return Generation(
         request_id=request_id, prompt=prompt, max_tokens=max_tokens, min_tokens=min_tokens, ignore_eos=bool(body.get("ignore_eos")),
         stop=(stop,) if isinstance(stop, str) else tuple(stop), stop_token_ids=tuple(body.get("stop_token_ids") or ()),
-        temperature=1.0 if temperature is None else float(temperature), seed=random.getrandbits(32) if seed is None else int(seed),  # noqa: S311 - no secret
+        temperature=1.0 if temperature is None else float(temperature), seed=random.getrandbits(32) if seed is None else int(seed),
         kv_transfer_params=body.get("kv_transfer_params"),
     )  # fmt: skip
 
@@ -103,7 +109,9 @@ def _prompts(engine: Engine, body: Mapping[str, Any]) -> list[list[int]]:
 
 def _ids(engine: Engine, ids: Any) -> list[int]:
     if not isinstance(ids, list) or not all(isinstance(one, int) for one in ids):
-        raise BadRequest("prompt must be a string, a list of strings, a list of token ids, or a list of lists of token ids")
+        raise BadRequest(
+            "prompt must be a string, a list of strings, a list of token ids, or a list of lists of token ids"
+        )
     beyond = next((one for one in ids if not 0 <= one < engine.tokenizer.size), None)
     if beyond is not None:
         raise BadRequest(f"Token id {beyond} is out of vocabulary")

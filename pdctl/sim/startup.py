@@ -27,7 +27,9 @@ class StartFailed(Exception):
 async def start_up(options: Options, link: Link | None, tree: Tree | None) -> None:
     """Go through the phases of a start. Raises StartFailed; returns when the server may be started."""
     pause = options.startup_s / 8
-    log.line(f"simulated engine of pdctl, following the rules of vLLM {format_version(options.version)}", process="APIServer")
+    log.line(
+        f"simulated engine of pdctl, following the rules of vLLM {format_version(options.version)}", process="APIServer"
+    )
     log.line(f"non-default args: {options.given}", process="APIServer", place="utils.py:1")
     await _maybe_fail(options, "config", tree)
     log.line("Initializing a V1 LLM engine (simulated) with config: ...", place="core.py:1")
@@ -72,7 +74,11 @@ async def _maybe_fail(options: Options, phase: str, tree: Tree | None) -> None:
             "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.25 GiB of which 1.02 GiB is free.",
         )  # fmt: skip
     else:
-        log.error("Traceback (most recent call last):", f'  File "pdctl/sim/startup.py", line 1, in {phase}', f"ValueError: --sim-fail asked for a failure in phase {phase}")
+        log.error(
+            "Traceback (most recent call last):",
+            f'  File "pdctl/sim/startup.py", line 1, in {phase}',
+            f"ValueError: --sim-fail asked for a failure in phase {phase}",
+        )
     log.engine_failed()
     raise StartFailed(1)
 

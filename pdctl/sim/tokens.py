@@ -9,7 +9,10 @@ from __future__ import annotations
 import hashlib
 import re
 from array import array
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 BYTES = 256
 EOS = 2

@@ -101,7 +101,7 @@ class _Loading:
         for _ in range(_MOST_ROUNDS):
             try:
                 return Topology.model_validate(data)
-            except ValidationError as error:  # noqa: PERF203 (the loop is for what is wrong)
+            except ValidationError as error:
                 for one in translate(error, data, self._written):
                     if not self._is_doubtful(one.path):
                         self._report(one.path, one.what, one.fix, *one.broken)

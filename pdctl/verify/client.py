@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pdctl.vllm.metrics import Metrics, parse_metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 _QUICK_S = 10.0
 
@@ -73,7 +75,9 @@ class EngineClient:
             answer = connection.getresponse()
             return answer.status, answer.read().decode(errors="replace")
         except TimeoutError:
-            raise AskFailed(f"{self.name} did not answer within {timeout_s:g} s (its /health may still say 200)") from None
+            raise AskFailed(
+                f"{self.name} did not answer within {timeout_s:g} s (its /health may still say 200)"
+            ) from None
         except (OSError, http.client.HTTPException) as error:
             raise AskFailed(f"{self.name} cannot be asked: {error or type(error).__name__}") from None
         finally:

@@ -6,9 +6,11 @@ follows A if the KV was used, B if it was ignored or recomputed, and neither if 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Verdict = Literal["used", "ignored", "damaged", "not moved", "inconclusive", "error"]
 _ENOUGH = 2
@@ -59,9 +61,14 @@ def judge_swap(swap: Swap) -> Judgement:
         return Judgement("error", "the consumer gave no token")
     a, b = leading_equal(swap.output, swap.truth_a), leading_equal(swap.output, swap.truth_b)
     if a:
-        return Judgement("used", f"the output follows the prompt whose KV was handed over ({a} of {min(len(swap.truth_a), len(swap.output))} tokens)")
+        return Judgement(
+            "used",
+            f"the output follows the prompt whose KV was handed over ({a} of {min(len(swap.truth_a), len(swap.output))} tokens)",
+        )
     if b:
-        return Judgement("ignored", "the KV was not used: the output follows the consumer's own prompt, which it computed again")
+        return Judgement(
+            "ignored", "the KV was not used: the output follows the consumer's own prompt, which it computed again"
+        )
     return Judgement("damaged", "the KV arrived damaged or was not loaded: the output follows neither prompt")
 
 
@@ -80,7 +87,9 @@ def judge_pair(swaps: Sequence[Swap], external_tokens: float | None) -> Judgemen
     if worst.verdict == "ignored" and external_tokens == 0:
         return Judgement("not moved", "no KV moved: 0 tokens came from a peer, the consumer computed the prompt itself")
     if worst.verdict == "used":
-        return Judgement("used", f"the output follows the prompt whose KV was handed over in {len(clear)} of {len(clear)} swaps")
+        return Judgement(
+            "used", f"the output follows the prompt whose KV was handed over in {len(clear)} of {len(clear)} swaps"
+        )
     bad = sum(one.verdict == worst.verdict for one in clear)
     return Judgement(worst.verdict, f"{worst.reason} ({bad} of {len(clear)} swaps)")
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import random
 
 _LOW, _HIGH = 20, 240
 """Ids that every vocabulary has and that are rarely special."""

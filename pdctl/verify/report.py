@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pdctl.verify.judge import Verdict
+if TYPE_CHECKING:
+    from pdctl.verify.judge import Verdict
 
 _KV_NOT_MOVED = 5
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pdctl.connectors.base import HandOverError, Peer
 from pdctl.connectors.registry import find_connector
 from pdctl.events import Event, Sink
-from pdctl.plan.model import InstancePlan, Plan
 from pdctl.verify.client import AskFailed, EngineClient
 from pdctl.verify.judge import Judgement, Swap, covering_pairs, judge_pair, leading_equal, tells_apart
 from pdctl.verify.prompts import lengths, prompt_pair, random_prompt
 from pdctl.verify.report import Equality, PairReport, VerifyReport
 from pdctl.vllm.metrics import Metrics, growth
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pdctl.plan.model import InstancePlan, Plan
 
 _OUTPUT = 8
 _TRIES = 5
@@ -26,11 +29,22 @@ _TRIES = 5
 _EQUALITY_PROMPTS = 4
 _SLOW_GB_PER_S = 2.0
 _BIG_BYTES = 50e6
-_OPTIONS: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "return_token_ids": True, "logprobs": 1, "return_tokens_as_token_ids": True}
+_OPTIONS: dict[str, Any] = {
+    "temperature": 0,
+    "ignore_eos": True,
+    "return_token_ids": True,
+    "logprobs": 1,
+    "return_tokens_as_token_ids": True,
+}
 
 
 def verify_cluster(
-    plan: Plan, *, api_key: str | None = None, timeout_s: float = 120.0, seed: int | None = None, sink: Sink | None = None
+    plan: Plan,
+    *,
+    api_key: str | None = None,
+    timeout_s: float = 120.0,
+    seed: int | None = None,
+    sink: Sink | None = None,
 ) -> VerifyReport:
     """Probe a covering set of producer-consumer pairs and the proxy. Never raises for what engines do: that is the report."""
     began = time.monotonic()
@@ -102,7 +116,9 @@ class _Probe:
 
     def _ends(self, producer: str, consumer: str) -> _Ends:
         p, d = self._plan.instance(producer), self._plan.instance(consumer)
-        return _Ends(self._client(p), self._client(d), Peer(p.name, p.url, p.kv_address), Peer(d.name, d.url, d.kv_address))
+        return _Ends(
+            self._client(p), self._client(d), Peer(p.name, p.url, p.kv_address), Peer(d.name, d.url, d.kv_address)
+        )
 
     def _client(self, instance: InstancePlan) -> EngineClient:
         return EngineClient(instance.name, instance.url, self._plan.served_model_name, timeout_s=self._timeout_s)
@@ -125,7 +141,9 @@ class _Probe:
             truth_a = self._plainly(ends.producer, prompts.a)
         return Swap(length, truth_a, truth_b, output), asked
 
-    def _hand_over(self, ends: _Ends, prefilled: list[int], asked: list[int], tokens: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _hand_over(
+        self, ends: _Ends, prefilled: list[int], asked: list[int], tokens: int
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Prefill one prompt, ask the consumer for another with its KV; returns (producer's own token, consumer's tokens)."""
         request_id = self._handover.request_id(uuid.uuid4().hex, ends.p, ends.d)
         body = {"prompt": prefilled, "max_tokens": tokens, **_OPTIONS}
@@ -147,14 +165,23 @@ class _Probe:
         return self._plan.device == "gpu" and self._plan.engine_kind == "vllm"
 
     def _report(
-        self, producer: str, consumer: str, judged: Judgement, external: float | None, asked: int, before: Metrics, after: Metrics
+        self,
+        producer: str,
+        consumer: str,
+        judged: Judgement,
+        external: float | None,
+        asked: int,
+        before: Metrics,
+        after: Metrics,
     ) -> PairReport:
         moved = growth(before, after, "vllm:nixl_bytes_transferred_sum")
         seconds = growth(before, after, "vllm:nixl_xfer_time_seconds_sum")
         speed = moved / seconds / 1e9 if moved and seconds else None
         failures = growth(before, after, "vllm:nixl_num_failed_transfers")
         tokens = None if external is None else int(external)
-        return PairReport(producer, consumer, judged.verdict, judged.reason, tokens, asked, moved, seconds, speed, failures)
+        return PairReport(
+            producer, consumer, judged.verdict, judged.reason, tokens, asked, moved, seconds, speed, failures
+        )
 
     def _hang_hint(self, error: Exception) -> str:
         if "did not answer within" in str(error) and self._handover.plain_requests_kill:
@@ -169,7 +196,9 @@ class _Probe:
         url = self._plan.url
         if plain is None or url is None:
             return None, ""
-        front = EngineClient("the proxy", url, self._plan.served_model_name, timeout_s=self._timeout_s, api_key=self._api_key)
+        front = EngineClient(
+            "the proxy", url, self._plan.served_model_name, timeout_s=self._timeout_s, api_key=self._api_key
+        )
         equal = wrong = 0
         try:
             for _ in range(_EQUALITY_PROMPTS):
@@ -195,10 +224,13 @@ class _Probe:
         """Name a transport that is far slower than the machine: UCX falls back to TCP without a word."""
         if not self._measures_speed():
             return []
-        slow = [pair for pair in pairs if pair.gb_per_s is not None and pair.gb_per_s < _SLOW_GB_PER_S and (pair.bytes or 0) >= _BIG_BYTES]
+        slow = [
+            pair
+            for pair in pairs
+            if pair.gb_per_s is not None and pair.gb_per_s < _SLOW_GB_PER_S and (pair.bytes or 0) >= _BIG_BYTES
+        ]
         return [
             f"{pair.producer} -> {pair.consumer} moved KV at {pair.gb_per_s:.2f} GB/s, as over TCP: on GPUs of one host UCX needs "
             "UCX_CUDA_IPC_ENABLE_GET_ZCOPY=on where there is no NVLink; between hosts look at `interface`"
             for pair in slow
         ]
-

@@ -14,10 +14,16 @@ PHASES: tuple[tuple[str, str], ...] = (
     (r"init engine \(profile, create kv cache, warmup model\) took", "starting HTTP server"),
     (r"Capturing CUDA graphs?[^:]*: +(\d+)%", r"capturing graphs \1%"),
     (r"Graph capturing finished", "graphs captured"),
-    (r"Initializing NIXL|Registering KV_Caches|P2pNcclEngine init|Mooncake Transfer Engine is using", "starting KV connector"),
+    (
+        r"Initializing NIXL|Registering KV_Caches|P2pNcclEngine init|Mooncake Transfer Engine is using",
+        "starting KV connector",
+    ),
     (r"(?:GPU|CPU) KV cache size: ([\d,]+) tokens", r"KV cache of \1 tokens"),
     (r"Available KV cache memory|Initial profiling/warmup run took|Estimated CUDA graph memory", "profiling memory"),
-    (r"torch\.compile took|Compiling a graph for|Dynamo bytecode transform|Starting torch\.compile|Directly load", "compiling"),
+    (
+        r"torch\.compile took|Compiling a graph for|Dynamo bytecode transform|Starting torch\.compile|Directly load",
+        "compiling",
+    ),
     (r"Model loading took|Loading weights took", "weights loaded"),
     (r"Loading (?:safetensors|pt) checkpoint shards[^:]*: .*?(\d+)/(\d+)", r"loading weights \1/\2"),
     (r"Time spent downloading weights", "loading weights"),

@@ -37,7 +37,10 @@ BAD = {
     "5 GPUs": Bad(GOOD.replace("gpus: 4", "gpus: 5"), "9:", "", ("(1 + 1) x 2 x 1 = 4", "5", "allow_idle_gpus")),
     "declared total differs": Bad(GOOD + "gpus: 8\n", "10:", "gpus", ("(1 + 1) x 2 x 1 = 4", "8")),
     "a duplicate pin": Bad(
-        GOOD + "placement:\n  - {instance: producer-0, host: local}\n  - {instance: p0, host: local}\n", "12:", "placement[1]", ("producer-0",)
+        GOOD + "placement:\n  - {instance: producer-0, host: local}\n  - {instance: p0, host: local}\n",
+        "12:",
+        "placement[1]",
+        ("producer-0",),
     ),
     "an unknown key": Bad(GOOD.replace("tp: 2", "tensor_parallel: 2"), "4:1", "tensor_parallel", ("tp",)),
     "a bad layout": Bad(GOOD.replace("1P1D", "1P-1D"), "3:", "layout", ("1P1D",)),
@@ -48,7 +51,10 @@ BAD = {
         GOOD.replace("connector: nixl", "connector: p2p_nccl"), "5:", "connector", ("0.24", "nixl")
     ),
     "a port in the free arguments": Bad(
-        GOOD.replace("engine: {version: 0.33.0}", "engine: {version: 0.33.0, args: {port: 8100}}"), "6:", "engine.args.port", ("port",)
+        GOOD.replace("engine: {version: 0.33.0}", "engine: {version: 0.33.0, args: {port: 8100}}"),
+        "6:",
+        "engine.args.port",
+        ("port",),
     ),
 }
 
@@ -81,7 +87,9 @@ def test_the_good_file_is_planned(pdctl: Pdctl) -> None:
 
 
 def test_all_problems_are_shown_at_once(pdctl: Pdctl) -> None:
-    (pdctl.cwd / "topology.yaml").write_text("modl: x\nlayout: 1P1D\nreplcas: 2\nconnector: nixl\nprefill: {tensor_parallel: 2}\n")
+    (pdctl.cwd / "topology.yaml").write_text(
+        "modl: x\nlayout: 1P1D\nreplcas: 2\nconnector: nixl\nprefill: {tensor_parallel: 2}\n"
+    )
     done = pdctl("plan", "topology.yaml", "--json")
     assert done.code == 2
     problems = done.json["error"]["problems"]

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,18 +22,26 @@ if TYPE_CHECKING:
 
 
 def command(
-    instances: Annotated[list[str], typer.Argument(metavar="[INSTANCE|GLOB]...", help="Such as producer-0, p0, 'consumer-*'.")] = [],  # noqa: B006
+    instances: Annotated[
+        list[str], typer.Argument(metavar="[INSTANCE|GLOB]...", help="Such as producer-0, p0, 'consumer-*'.")
+    ] = [],  # noqa: B006
     cluster: ClusterOption = "",
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with new lines until Ctrl-C.")] = False,
-    tail: Annotated[Optional[int], typer.Option("-n", "--tail", metavar="N", help="Only the last N lines of each instance.", min=0)] = None,  # noqa: UP045 - typer reads it on 3.10
+    tail: Annotated[
+        int | None, typer.Option("-n", "--tail", metavar="N", help="Only the last N lines of each instance.", min=0)
+    ] = None,
     since: Annotated[str, typer.Option(metavar="WHEN", help="Only lines after: 10m ago, or an ISO time.")] = "",
     until: Annotated[str, typer.Option(metavar="WHEN", help="Only lines before: 10m ago, or an ISO time.")] = "",
     times: Annotated[bool, typer.Option("-t", "--timestamps", help="Show when each line was written.")] = False,
     grep: Annotated[str, typer.Option(metavar="REGEX", help="Only lines that match; filtered on the hosts.")] = "",
-    errors: Annotated[bool, typer.Option("--errors", help="Only the first cause of a failure in each instance.")] = False,
+    errors: Annotated[
+        bool, typer.Option("--errors", help="Only the first cause of a failure in each instance.")
+    ] = False,
     previous: Annotated[bool, typer.Option("--previous", help="The run before the current one.")] = False,
     host: Annotated[str, typer.Option("--host", metavar="HOST", help="Only instances on this host.")] = "",
-    no_prefix: Annotated[bool, typer.Option("--no-prefix", help="Don't put the instance's name before each line.")] = False,
+    no_prefix: Annotated[
+        bool, typer.Option("--no-prefix", help="Don't put the instance's name before each line.")
+    ] = False,
     json: JsonOption = False,
 ) -> Result:
     """Show what the instances wrote, this and earlier runs, all hosts, merged by time."""
@@ -82,7 +90,9 @@ def _epoch_s(option: str, text: str) -> float:
     try:
         when = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
-        raise UsageError(f"{option}: {text!r} is no time", fix="write 10m for ten minutes ago, or 2026-01-31T12:00:00") from None
+        raise UsageError(
+            f"{option}: {text!r} is no time", fix="write 10m for ten minutes ago, or 2026-01-31T12:00:00"
+        ) from None
     return when.timestamp()
 
 

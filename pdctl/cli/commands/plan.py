@@ -37,7 +37,9 @@ def command(
     from pdctl.plan.planner import plan_cluster
 
     loaded = read_topology(file, set_)
-    plan = plan_cluster(loaded.topology, gather_facts(loaded.topology, ask_engines=hosts, assume_gpus=not hosts), loaded.source)
+    plan = plan_cluster(
+        loaded.topology, gather_facts(loaded.topology, ask_engines=hosts, assume_gpus=not hosts), loaded.source
+    )
     document = plan_document(plan)
     status = _WOULD_CHANGE if exit_code and _differs(plan) else 0
     if form is Format.sh:

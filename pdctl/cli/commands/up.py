@@ -24,11 +24,15 @@ def command(
     file: FileArgument,
     set_: SetOption = [],  # noqa: B006 - typer copies it
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Return once everything is started.")] = False,
-    timeout: Annotated[str, typer.Option(metavar="DURATION", help="Time to become ready; default: health.startup_timeout.")] = "",
+    timeout: Annotated[
+        str, typer.Option(metavar="DURATION", help="Time to become ready; default: health.startup_timeout.")
+    ] = "",
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Don't prove that KV moves.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done and do nothing.")] = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Don't ask before changing what runs.")] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave what was started when it fails or is interrupted.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave what was started when it fails or is interrupted.")
+    ] = False,
     json: JsonOption = False,  # noqa: ARG001 - the renderer reads it
 ) -> Result:
     """Start the cluster (or what is missing of it), wait until it is ready, and prove that KV moves. Idempotent."""
@@ -66,7 +70,9 @@ def command(
         "dry_run": dry_run,
         "waited": not no_wait,
         "changes": [
-            {"instance": one.instance, "action": one.action, "cause": one.cause} for one in outcome.changes if one.action != "keep"
+            {"instance": one.instance, "action": one.action, "cause": one.cause}
+            for one in outcome.changes
+            if one.action != "keep"
         ],
         "seconds": round(time.monotonic() - began, 3),
         "verify": report.to_dict() if report else None,

@@ -13,5 +13,9 @@ def command(json: JsonOption = False) -> Result:  # noqa: ARG001 - the renderer 
     """Show the versions of pdctl, Python and the newest vLLM that pdctl knows."""
     from pdctl.vllm.version import NEWEST_KNOWN, format_version
 
-    versions = {"pdctl": __version__, "python": platform.python_version(), "newest_vllm_known": format_version(NEWEST_KNOWN)}
+    versions = {
+        "pdctl": __version__,
+        "python": platform.python_version(),
+        "newest_vllm_known": format_version(NEWEST_KNOWN),
+    }
     return Result({"schema": 1, **versions}, view="version")

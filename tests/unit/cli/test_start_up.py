@@ -40,12 +40,14 @@ def loaded(*args: str) -> set[str]:
         (("--version",), set()),
         (("status", "--help"), {"typer"}),
         (("status", "--json"), {"typer"}),
-        (("ls",), {"typer"}),
+        (("ls", "--json"), {"typer"}),
         (("logs",), {"typer"}),
         (("down",), {"typer"}),
     ],
 )
-def test_commands_load_only_what_they_need(args: tuple[str, ...], allowed: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_commands_load_only_what_they_need(
+    args: tuple[str, ...], allowed: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PDCTL_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     assert loaded(*args) <= allowed

@@ -34,12 +34,18 @@ def text(changes: object) -> list[str]:
 
 
 def test_nothing_runs() -> None:
-    assert text(plan_changes(plan(P0, D0), HASHES, {}, None)) == ["+ producer-0: not running", "+ consumer-0: not running"]
+    assert text(plan_changes(plan(P0, D0), HASHES, {}, None)) == [
+        "+ producer-0: not running",
+        "+ consumer-0: not running",
+    ]
 
 
 def test_everything_runs_as_planned() -> None:
     running = {"producer-0": Running("ready", "a", "p"), "consumer-0": Running("starting", "a", "d")}
-    assert text(plan_changes(plan(P0, D0), HASHES, running, None)) == ["  producer-0: ready as planned", "  consumer-0: starting as planned"]
+    assert text(plan_changes(plan(P0, D0), HASHES, running, None)) == [
+        "  producer-0: ready as planned",
+        "  consumer-0: starting as planned",
+    ]
 
 
 def test_a_changed_flag_is_named_with_both_values() -> None:
