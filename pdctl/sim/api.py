@@ -47,10 +47,10 @@ class Api:
         post("/detokenize", self._logged(self._detokenize))
         return app
 
-    async def _health(self, request: web.Request) -> web.Response:  # noqa: ARG002 - aiohttp's signature
+    async def _health(self, request: web.Request) -> web.Response:
         return web.Response(status=503 if self.dead.is_set() else 200)
 
-    async def _models(self, request: web.Request) -> web.Response:  # noqa: ARG002
+    async def _models(self, request: web.Request) -> web.Response:
         options = self._engine.options
         card = {
             "id": options.served_name, "object": "model", "created": int(time.time()), "owned_by": "pdctl-sim", "root": options.model,
@@ -58,12 +58,12 @@ class Api:
         }  # fmt: skip
         return web.json_response({"object": "list", "data": [card]})
 
-    async def _version(self, request: web.Request) -> web.Response:  # noqa: ARG002
+    async def _version(self, request: web.Request) -> web.Response:
         return web.json_response(
             {"version": f"sim {__version__}", "follows": format_version(self._engine.options.version)}
         )
 
-    async def _metrics(self, request: web.Request) -> web.Response:  # noqa: ARG002
+    async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(text=self._engine.metrics.text(), content_type="text/plain", charset="utf-8")
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:

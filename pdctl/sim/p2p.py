@@ -88,7 +88,7 @@ class P2pNcclLink:
             log.error("EngineCore encountered a fatal error.", "Traceback (most recent call last):", text)
             raise EngineDead(text)
 
-    async def hand_over(self, request_id: str, kv: array[int], params: dict[str, Any] | None) -> dict[str, Any] | None:  # noqa: ARG002
+    async def hand_over(self, request_id: str, kv: array[int], params: dict[str, Any] | None) -> dict[str, Any] | None:
         match = _TO_DECODE.search(request_id)
         if match is None or not self._produces or self._options.drop_kv:
             return None
@@ -101,7 +101,7 @@ class P2pNcclLink:
             await peer.recv()  # no time limit: a dead decode instance hangs its prefill instances
         return None
 
-    async def load(self, request_id: str, prompt: Sequence[int], params: dict[str, Any] | None) -> Loaded | None:  # noqa: ARG002
+    async def load(self, request_id: str, prompt: Sequence[int], params: dict[str, Any] | None) -> Loaded | None:
         if self._produces or len(prompt) < 2:
             return None
         ranks = self._options.tp * self._options.pp

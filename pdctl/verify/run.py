@@ -126,28 +126,32 @@ class _Probe:
     def _swap(self, ends: _Ends, length: int) -> tuple[Swap, int]:
         """Return one swap whose prompts can be told apart, and how many tokens its transfers should have moved.
 
-        The truth of A is what the producer itself says first; with a hand-over that also names B's truth the same way. No plain
-        request is needed, so this works where one would kill the engine (P2pNccl).
+        The consumer must never have seen prompt B: its own prefix cache would answer instead of the KV that is tested.
         """
         asked = 0
         for _ in range(_TRIES):
             prompts = prompt_pair(self._rng, length)
-            truth_b, _ = self._hand_over(ends, prompts.b, prompts.b, tokens=1)
-            truth_a, output = self._hand_over(ends, prompts.a, prompts.b, tokens=_OUTPUT)
-            asked += 2 * self._external(length)
+            if self._handover.plain_requests_kill:
+                truth_a, output = self._hand_over(ends, prompts.a, prompts.b, tokens=_OUTPUT)
+                # The producer's own first token is the truth; its KV goes to a third prompt, since what is pushed must be taken.
+                truth_b, _ = self._hand_over(ends, prompts.b, random_prompt(self._rng, length), tokens=1)
+                asked += 2 * (length - 1)  # P2pNccl claims all tokens but the last
+            else:
+                truth_a, truth_b = (self._plainly(ends.producer, prompt) for prompt in (prompts.a, prompts.b))
+                if not tells_apart(truth_a, truth_b):
+                    continue
+                _, output = self._hand_over(ends, prompts.a, prompts.b, tokens=_OUTPUT)
+                asked += length
             if tells_apart(truth_a, truth_b):
-                break
-        if len(truth_a) == 1 and not self._handover.plain_requests_kill:
-            truth_a = self._plainly(ends.producer, prompts.a)
-        return Swap(length, truth_a, truth_b, output), asked
+                return Swap(length, truth_a, truth_b, output), asked
+        return Swap(length, truth_a, truth_b, ()), asked
 
     def _hand_over(
         self, ends: _Ends, prefilled: list[int], asked: list[int], tokens: int
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Prefill one prompt, ask the consumer for another with its KV; returns (producer's own token, consumer's tokens)."""
         request_id = self._handover.request_id(uuid.uuid4().hex, ends.p, ends.d)
-        body = {"prompt": prefilled, "max_tokens": tokens, **_OPTIONS}
-        prefill = ends.producer.complete({**self._handover.prefill_body(body), **_OPTIONS}, request_id)
+        prefill = ends.producer.complete({**self._handover.prefill_body({"prompt": prefilled}), **_OPTIONS}, request_id)
         params = self._handover.decode_params(prefill.data)
         decode = {"prompt": asked, "max_tokens": tokens, **_OPTIONS}
         if params is not None:
@@ -156,10 +160,6 @@ class _Probe:
 
     def _plainly(self, engine: EngineClient, prompt: list[int]) -> tuple[int, ...]:
         return engine.complete({"prompt": prompt, "max_tokens": _OUTPUT, **_OPTIONS}).tokens
-
-    def _external(self, length: int) -> int:
-        """Return how many of a prompt's tokens vLLM counts as external: P2pNccl claims all but the last."""
-        return length - 1 if self._handover.plain_requests_kill else length
 
     def _measures_speed(self) -> bool:
         return self._plan.device == "gpu" and self._plan.engine_kind == "vllm"
