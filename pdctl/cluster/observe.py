@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pdctl.errors import TransportError
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pdctl.plan.model import Plan
 
 _SERVING = ("ready",)
+SILENT_S = 60.0
+"""A request in work without a byte for so long: longer than any prefill between two tokens."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +111,24 @@ def observe(cluster: str, reach: Reach, *, load: bool = False) -> Observed:
             seen[name] = SeenInstance(
                 name, planned["role"], host, "unreachable" if host in unreachable else "pending", {}
             )
+    _mark_silent(seen)
     ordered = sorted(seen.values(), key=lambda one: _order(one.name, one.role))
     now = max((float(answer["now"]) for answer in good.values()), default=0.0)
     return Observed(cluster, tuple(ordered), record, unreachable, now)
+
+
+def _mark_silent(seen: dict[str, SeenInstance]) -> None:
+    """Call an engine unhealthy that the proxy has been waiting for, whatever its /health says.
+
+    A P2pNccl engine that waits for KV hangs with /health 200 and its counters at 0 (vLLM 0.22.1, measured).
+    """
+    for front in [one for one in seen.values() if one.role == "proxy"]:
+        for known in (front.data.get("load") or {}).get("instances") or []:
+            one = seen.get(str(known.get("name")))
+            silent_s = float(known.get("silent_s") or 0.0)
+            if one is not None and one.state == "ready" and silent_s > SILENT_S:
+                reason = f"hangs: no byte for {silent_s:.0f} s on a request in work, although its /health is good"
+                seen[one.name] = replace(one, state="unhealthy", data={**one.data, "reason": reason})
 
 
 def _role_of(name: str) -> str:

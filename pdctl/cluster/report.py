@@ -43,7 +43,7 @@ def _instance(seen: SeenInstance, observed: Observed, counts: Mapping[str, tuple
     data, spec = seen.data, seen.spec
     ports = spec.get("ports") or {}
     live = seen.state in _LIVE
-    load = data.get("load") or {}
+    load = data.get("load") or {} if seen.role != "proxy" else {}
     started = data.get("started_at")
     other = counts.get(_OTHER_ROLE.get(seen.role, ""))
     return {

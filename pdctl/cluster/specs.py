@@ -38,7 +38,9 @@ def spec_of(plan: Plan, instance: InstancePlan) -> dict[str, Any]:
             "timeout_s": 5,
             "startup_timeout_s": plan.health["startup_timeout_s"],
         },
-        "metrics": None if proxy else {"url": instance.url + "/metrics", "gauges": dict(GAUGES)},
+        "metrics": {"url": instance.url + "/pdctl/instances", "json": True}
+        if proxy
+        else {"url": instance.url + "/metrics", "gauges": dict(GAUGES)},
         "phases": [] if proxy else [list(phase) for phase in PHASES],
         "restart": dict(plan.restart),
         "logs": dict(plan.logs),

@@ -137,6 +137,7 @@ def instances(context: Context) -> dict[str, Any]:
                 "reason": one.reason or None,
                 "in_flight": one.in_flight,
                 "served": one.served,
+                "silent_s": round(one.pool.longest_silence(now), 3),
             }
             for one in context.fleet.instances
         ],

@@ -284,6 +284,13 @@ class Pool:
         if connection in self._idle:
             self._idle.remove(connection)
 
+    def longest_silence(self, now: float) -> float:
+        """Return for how many seconds the most silent request in work has had no byte; 0 without any.
+
+        A P2pNccl engine that waits for KV hangs with /health 200 and all its own counters at 0: this is what shows it.
+        """
+        return max((now - leg.last for leg in self.active if not leg.paused_since), default=0.0)
+
     def sweep(self, now: float, idle_timeout_s: float) -> None:
         """Close what has been idle too long, and end legs that have been silent for `idle_timeout_s`."""
         while self._idle and now - self._idle[0].idle_since > KEEP_ALIVE_S:

@@ -357,6 +357,25 @@ def test_aggregated_replicas_serve_through_the_same_proxy(pdctl: Pdctl) -> None:
     assert complete(up["url"])["choices"][0]["text"]
 
 
+def test_a_hanging_consumer_shows_as_silence(pdctl: Pdctl) -> None:
+    """A P2pNccl consumer whose KV never comes hangs with /health 200 and its counters at 0; the proxy knows."""
+    file = pdctl.topology(connector="p2p_nccl", prefill={"args": {"sim-drop-kv": True}})
+    up = pdctl.ok("up", str(file), "--no-verify", "--json").json
+    body = json.dumps({"model": "tiny", "prompt": "one two three", "max_tokens": 4}).encode()
+    host, port = up["url"].removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as client:
+        head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        client.sendall(head.encode() + body)
+
+        def silence() -> float:
+            with urllib.request.urlopen(f"{up['url']}/pdctl/instances", timeout=5) as answer:
+                known = {one["name"]: one for one in json.load(answer)["instances"]}
+            return float(known["consumer-0"]["silent_s"])
+
+        eventually(lambda: silence() > 1.0, 15, "the proxy sees that no byte comes")
+    assert pdctl.instance("consumer-0")["running"] == 0
+
+
 def test_logs_show_all_instances_filtered_and_followed(pdctl: Pdctl) -> None:
     pdctl.ok("up", str(pdctl.topology()))
     everything = pdctl.ok("logs").out
