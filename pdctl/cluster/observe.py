@@ -52,6 +52,8 @@ class Observed:
     unreachable: Mapping[str, TransportError]
     now: float
     """Clock of the hosts, seconds since the epoch."""
+    past: tuple[SeenInstance, ...] = ()
+    """Ended instances of earlier plans: they have logs and count for nothing else."""
 
     @property
     def plan(self) -> Plan | None:
@@ -112,9 +114,22 @@ def observe(cluster: str, reach: Reach, *, load: bool = False) -> Observed:
                 name, planned["role"], host, "unreachable" if host in unreachable else "pending", {}
             )
     _mark_silent(seen)
+    wanted = {planned["name"] for planned in (record.get("plan") or {}).get("instances", [])}
+    past = {
+        name
+        for name, one in seen.items()
+        if wanted and name not in wanted and not one.alive and one.state in ("stopped", "failed")
+    }
     ordered = sorted(seen.values(), key=lambda one: _order(one.name, one.role))
     now = max((float(answer["now"]) for answer in good.values()), default=0.0)
-    return Observed(cluster, tuple(ordered), record, unreachable, now)
+    return Observed(
+        cluster,
+        tuple(one for one in ordered if one.name not in past),
+        record,
+        unreachable,
+        now,
+        tuple(one for one in ordered if one.name in past),
+    )
 
 
 def _mark_silent(seen: dict[str, SeenInstance]) -> None:

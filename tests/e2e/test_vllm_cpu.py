@@ -49,7 +49,7 @@ def real(pdctl: Pdctl, vllm_python: Path, tiny_model: Path) -> Real:
             "device": "cpu",
             "python": str(vllm_python),
             "args": {"dtype": "float32", "max-model-len": 1024, "enforce-eager": True},
-            "env": {"VLLM_CPU_KVCACHE_SPACE": 1, "OMP_NUM_THREADS": 1},
+            "env": {"VLLM_CPU_KVCACHE_SPACE": 1},
         },
         restart={"policy": "never"},
         ports={"base": base, "size": 90},

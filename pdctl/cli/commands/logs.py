@@ -97,7 +97,11 @@ def _epoch_s(option: str, text: str) -> float:
 
 
 def _placed(observed: Observed, wanted: Sequence[str], host: str) -> dict[str, list[str]]:
-    seen = {one.name: one.host for one in observed.instances if one.data and (not host or one.host == host)}
+    seen = {
+        one.name: one.host
+        for one in (*observed.instances, *observed.past)
+        if one.data and (not host or one.host == host)
+    }
     chosen: dict[str, list[str]] = {}
     for pattern in wanted or ["*"]:
         names = fnmatch.filter(seen, full_name(pattern))
