@@ -88,7 +88,7 @@ def place(
         if biggest is not None and role.shape.world > biggest:
             problems.append(
                 source.problem(
-                    (role.key, "tp"),
+                    source.written((role.key, "tp"), ("tp",)),
                     f"no host can hold a replica of {role.shape.world} GPUs: the largest has {biggest}, and a replica cannot span hosts",
                     f"use a tp (x pp x dp) of at most {biggest}, or a host with {role.shape.world} GPUs",
                 )

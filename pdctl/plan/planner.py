@@ -112,7 +112,13 @@ class _Planner:
     def _check_connector(self, connector: Connector, version: EngineVersion, ask: Ask) -> None:
         gone = version_problems(connector, version, self.source)
         broken = [] if gone else connector.problems(ask)
-        self.problems += [*gone, *(self.source.problem(one.path, one.what, one.fix) for one in broken)]
+        self.problems += [
+            *gone,
+            *(
+                self.source.problem(self.source.written(one.path, one.path[1:] or one.path), one.what, one.fix)
+                for one in broken
+            ),
+        ]
         self.warnings += connector.warnings(ask)
 
     def _place(self) -> tuple[GpuSum, dict[str, Placed]]:

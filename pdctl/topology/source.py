@@ -46,6 +46,10 @@ class SourceMap:
                 return self.places[path[:end]]
         return (1, 1)
 
+    def written(self, *paths: Path) -> Path:
+        """Return the first of these paths that the file or `--set` holds, else the first: a size may stand at a role or at the top."""
+        return next((path for path in paths if path in self.places or path in self.overridden), paths[0])
+
     def problem(self, path: Path, what: str, fix: str = "") -> Problem:
         """Make a located problem."""
         line, column = self.locate(path)
