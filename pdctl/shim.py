@@ -423,7 +423,7 @@ class Log:
     def note(self, text: str) -> None:
         """Write a line of the supervisor's own."""
         self.flush()
-        self._lines(b"pdctl: " + text.encode())
+        self._lines(b"pdctl: " + text.replace("\n", "\\n").encode())
 
     def _lines(self, text: bytes) -> None:
         stamp = stamp_of(time.time()).encode() + b" "
@@ -1002,7 +1002,7 @@ def _claim(root: str, name: str, spec: State, env: dict[str, str], answer: State
     ending = state.get("state") in ("failed", "stopped", "stopping")
     lock = take_lock(f"{folder}/lock", patience_s=5.0 if ending else 0.0)
     if lock is None:
-        same = (read_json(f"{folder}/spec.json") or {}).get("hash") == spec["hash"]
+        same = _runs_with(folder, spec["hash"])
         answer["running" if same else "conflict"].append(name)
         return None
     kill_all(state, tree_mark(root, name))  # what a dead supervisor left: never two copies
@@ -1014,6 +1014,16 @@ def _claim(root: str, name: str, spec: State, env: dict[str, str], answer: State
     except OSError:
         pass
     return lock
+
+
+def _runs_with(folder: str, digest: str) -> bool:
+    """Say whether the holder of an instance's lock has this spec; one that has just begun is about to write it."""
+    end = time.monotonic() + 1.0
+    while (read_json(f"{folder}/spec.json") or {}).get("hash") != digest:
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def fork_supervisor(root: str, name: str, spec: State, lock: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,7 +71,8 @@ class LocalTransport:
                 file.write(data)
             fresh.replace(target)
         except OSError as error:
-            fresh.unlink(missing_ok=True)
+            with suppress(OSError):
+                fresh.unlink()
             raise TransportError(
                 self.host,
                 f"cannot write {target}: {error.strerror or error}",
