@@ -55,6 +55,14 @@ class EngineClient:
         value = (data.get("data") or [{}])[0].get("max_model_len")
         return value if isinstance(value, int) else None
 
+    def model_name(self) -> str:
+        """Return the name under which the engine serves. Raises AskFailed."""
+        data = self._json("GET", "/v1/models", None, {}, _QUICK_S)
+        cards = data.get("data") or []
+        if not cards:
+            raise AskFailed(f"{self.name} serves no model")
+        return str(cards[0].get("id"))
+
     def _json(self, method: str, path: str, body: Any, headers: Mapping[str, str], timeout_s: float) -> dict[str, Any]:
         status, text = self._ask(method, path, body, headers, timeout_s)
         try:

@@ -17,9 +17,21 @@ from pdctl.errors import PdctlError
 def command(
     cluster: ClusterOption = "",
     timeout: Annotated[str, typer.Option(metavar="DURATION", help="Time for each probe.")] = "2m",
+    connector: Annotated[
+        str, typer.Option(metavar="NAME", help="Probe engines that others run: their connector.")
+    ] = "",
+    producer: Annotated[
+        list[str], typer.Option(metavar="[NAME=]URL[,kv=HOST:PORT]", help="A running prefill engine; repeatable.")
+    ] = [],  # noqa: B006 - typer copies it
+    consumer: Annotated[
+        list[str], typer.Option(metavar="[NAME=]URL[,kv=HOST:PORT]", help="A running decode engine; repeatable.")
+    ] = [],  # noqa: B006
+    url: Annotated[str, typer.Option(metavar="URL", help="Their proxy, if there is one.")] = "",
     json: JsonOption = False,  # noqa: ARG001 - the renderer reads it
 ) -> Result:
     """Probe every producer and consumer: same tokens as without P/D, and the KV that moved. Exit 5 if it did not."""
+    if connector or producer or consumer:
+        return _engines(connector, producer, consumer, url, duration_s("--timeout", timeout))
     from pdctl.cluster.observe import observe
     from pdctl.cluster.verification import note_verification
     from pdctl.verify import verify_cluster
@@ -41,3 +53,22 @@ def command(
         note_verification(plan, opened.reach, report.to_dict(), report.headline, ok=report.ok, now=time.time())
     document = {"cluster": plan.cluster, "headline": report.headline, **report.to_dict()}
     return Result(document, view="verify", exit_code=report.exit_code)
+
+
+def _engines(connector: str, producers: list[str], consumers: list[str], url: str, timeout_s: float) -> Result:
+    """Probe engines that no cluster of ours knows."""
+    from pdctl.verify import verify_cluster
+    from pdctl.verify.client import AskFailed, EngineClient
+    from pdctl.verify.foreign import plan_of_engines
+
+    plan = plan_of_engines(connector, producers, consumers, url=url, model="")
+    first = plan.instances[0]
+    try:
+        model = EngineClient(first.name, first.url, "", timeout_s=timeout_s).model_name()
+    except AskFailed as error:
+        raise PdctlError(str(error), where=first.name, fix="check its URL, and that it runs") from None
+    plan = plan_of_engines(connector, producers, consumers, url=url, model=model)
+    report = verify_cluster(plan, timeout_s=timeout_s)
+    return Result(
+        {"cluster": None, "headline": report.headline, **report.to_dict()}, "verify", exit_code=report.exit_code
+    )
