@@ -106,7 +106,7 @@ _SIGNATURES: tuple[_Signature, ...] = (
         "lower tp, or check which GPUs the host has",
     ),
     _signature(
-        r"Total number of attention heads \((\d+)\) must be divisible by tensor parallel size \((\d+)\)",
+        r"[Tt]otal number of attention heads \((\d+)\) must be divisible by tensor parallel size \((\d+)\)",
         r"tp \2 does not divide the model's \1 attention heads",
         "use a tp that does",
     ),
@@ -167,7 +167,7 @@ _SIGNATURES: tuple[_Signature, ...] = (
         "set HF_TOKEN, or use a local path",
     ),
     _signature(
-        r"(?:RepositoryNotFoundError|is not a local folder and is not a valid model identifier|Repo id must be in the form)",
+        r"(?:RepositoryNotFoundError|HFValidationError: |is not a local folder and is not a valid model identifier|Repo id must be in the form)",
         "the model is neither a folder on the host nor a model of the hub",
         "check `model`",
     ),
@@ -234,24 +234,31 @@ _PREFIX = re.compile(
     r"^(?:\([\w ]+(?: pid=\d+)?\) ?)*(?:(?:INFO|WARNING|ERROR|DEBUG|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[^\]]*\] )?)?"
 )
 _CONTEXT = 6
+_HARMLESS = re.compile(r"(?:INFO|WARNING|DEBUG) \d\d-\d\d \d\d:")
+"""Lines about something that was dealt with: a start warns about a dozen things that it can do without."""
+_USAGE = re.compile(r": error: ")
 
 
 def find_root_cause(lines: Sequence[str]) -> RootCause | None:
     """Return why the engine that wrote these lines died; None if nothing in them says it."""
     texts = [_PREFIX.sub("", line.rstrip()) for line in lines]
     for index, text in enumerate(texts):
-        if _WRAPPERS.search(text) and "died unexpectedly" not in text:
+        if _HARMLESS.search(lines[index]) or (_WRAPPERS.search(text) and "died unexpectedly" not in text):
             continue
         for signature in _SIGNATURES:
             match = signature.pattern.search(text)
-            if match and not _is_harmless(texts, index, text):
-                return RootCause(_expand(signature.cause, match), signature.fix, _around(lines, texts, index))
+            if match:
+                cause = _expand(signature.cause, match)
+                return RootCause(_with_fields(cause, texts, index), signature.fix, _around(lines, texts, index))
     return _first_exception(lines, texts)
 
 
-def _is_harmless(texts: Sequence[str], index: int, text: str) -> bool:
-    """Say whether a match is a message about something that was dealt with: an INFO or WARNING line about a missing extra."""
-    return bool(re.search(r"(?:INFO|WARNING) \d\d-\d\d", texts[index])) or text.startswith("warnings.warn")
+def _with_fields(cause: str, texts: Sequence[str], index: int) -> str:
+    """Add the fields that a pydantic error lists in the lines after it."""
+    if "validation error" not in texts[index] or "argument" not in texts[index]:
+        return cause
+    fields = [text for text in texts[index + 1 : index + 20] if re.fullmatch(r"[a-z_][\w.]*", text)]
+    return f"{cause}: {', '.join(fields)}" if fields else cause
 
 
 def _expand(cause: str, match: re.Match[str]) -> str:
@@ -260,21 +267,14 @@ def _expand(cause: str, match: re.Match[str]) -> str:
 
 
 def _around(lines: Sequence[str], texts: Sequence[str], index: int) -> tuple[str, ...]:
-    """Return the line, and of a traceback its last frames."""
+    """Return the line, the last frames of its traceback, and what a pydantic error says under it."""
     start = index
-    while start > 0 and index - start < _CONTEXT and texts[start - 1].startswith("  "):
-        start -= 1
-    if (
-        start == index
-        and index
-        and texts[index].strip()
-        and not texts[index].startswith(" ")
-        and "validation error" in texts[index]
-    ):
-        return tuple(line for line in lines[index : index + 4])
+    if any(_TRACEBACK in text for text in texts[:index]) and not _USAGE.search(texts[index]):
+        while start > 0 and index - start < _CONTEXT and texts[start - 1].startswith("  "):
+            start -= 1
     end = index + 1
-    if "validation error" in texts[index]:
-        end = min(len(lines), index + 4)
+    while "validation error" in texts[index] and end < min(len(lines), index + 4) and texts[end].strip():
+        end += 1
     return tuple(lines[start:end])
 
 
