@@ -9,19 +9,20 @@ from typing import Any
 
 def show_verification(data: Mapping[str, Any]) -> None:
     """Print the headline, one row a pair, and what deserves a word."""
-    from pdctl.render.console import console, plain_table
+    from pdctl.render.console import print_rows
 
     write = sys.stdout.write
     write(f"{data['headline']}\n")
     if data.get("pairs"):
-        table = plain_table("PAIR", "KV", "TOKENS", "MB", "SECONDS", "GB/S", "WHY")
-        for pair in data["pairs"]:
-            table.add_row(
+        rows = [
+            (
                 f"{pair['producer']} -> {pair['consumer']}", pair["verdict"], _number(pair.get("tokens"), "{:.0f}"),
                 _number(pair.get("bytes"), "{:.2f}", 1e-6), _number(pair.get("seconds"), "{:.4f}"), _number(pair.get("gb_per_s"), "{:.2f}"),
                 pair.get("reason") or "",
-            )  # fmt: skip
-        console().print(table)
+            )
+            for pair in data["pairs"]
+        ]  # fmt: skip
+        print_rows(("PAIR", "KV", "TOKENS", "MB", "SECONDS", "GB/S", "WHY"), rows, first_to_go=("SECONDS", "MB"))
     equality = data.get("equality")
     if equality:
         write(

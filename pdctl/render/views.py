@@ -17,24 +17,24 @@ def _out(text: str) -> None:
 
 def show_plan(data: Data) -> None:
     """Print the plan as tables."""
-    from pdctl.render.console import console, plain_table
+    from pdctl.render.console import print_rows
 
-    screen = console()
     gpus = data["gpus"]
     have = f", {gpus['available']} available" if gpus.get("available") is not None else ""
     _out(f"{data['cluster']}: {data['model']} on {data['engine']}, {data['connector'] or 'no P/D'}")
     _out(f"GPUs: {gpus['formula']}{have}")
     _out("")
-    table = plain_table("NAME", "ROLE", "HOST", "GPUS", "HTTP", "OTHER PORTS", "KV ROLE")
+    rows = []
     for one in data["instances"]:
         ports = {use: port for use, port in one["ports"].items() if use != "http"}
         others = ", ".join(f"{use} {_port(port)}" for use, port in ports.items()) or "-"
         config = one["kv_transfer_config"] or {}
-        table.add_row(
+        rows.append((
             one["name"], one["role"], one["host"], ",".join(one["gpus"]) or "-", f"{one['address']}:{_port(one['ports']['http'])}",
             others, config.get("kv_role", "-"),
-        )  # fmt: skip
-    screen.print(table)
+        ))  # fmt: skip
+    columns = ("NAME", "ROLE", "HOST", "GPUS", "HTTP", "OTHER PORTS", "KV ROLE")
+    print_rows(columns, rows, first_to_go=("ROLE", "KV ROLE"))
     for warning in data["warnings"]:
         _out(f"\nwarning: {warning}")
     _out("\nargv, environment and kv-transfer-config of each instance: --format json, sh or yaml")
@@ -75,9 +75,8 @@ def show_status(data: Data) -> None:
     """Print the headline and the table of instances."""
     from rich.text import Text
 
-    from pdctl.render.console import STATE_STYLES, console, plain_table
+    from pdctl.render.console import STATE_STYLES, console, print_rows
 
-    screen = console()
     headline = Text(f"{data['cluster']}  ")
     headline.append(data["state"], STATE_STYLES.get(data["state"], ""))
     short = {"producer": "P", "consumer": "D", "aggregated": "A"}
@@ -85,16 +84,18 @@ def show_status(data: Data) -> None:
     headline.append(f"  {ready}  {data['url'] or ''}{_verified(data)}".rstrip())
     if data["engine"] and data["engine"]["kind"] == "sim":
         headline.append("  (simulated engines)", "yellow")
-    screen.print(headline)
-    table = plain_table("NAME", "ROLE", "HOST", "GPUS", "STATE", "PORT", "PID", "UP", "RESTARTS", "REQ", "KV%", "PEERS")
-    for one in data["instances"]:
-        table.add_row(
+    console().print(headline)
+    columns = ("NAME", "ROLE", "HOST", "GPUS", "STATE", "PORT", "PID", "UP", "RESTARTS", "REQ", "KV%", "PEERS")
+    rows = [
+        (
             one["name"], one["role"], one["host"], ",".join(one["gpus"]) or "-", _state(one), str(one["port"] or "-"),
             str(one["pid"] or "-"), short_duration(one["uptime_s"]), str(one["restarts"]), _load(one), _percent(one["kv_usage"]),
             one["peers"] or "-",
-        )  # fmt: skip
-    if data["instances"]:
-        screen.print(table)
+        )
+        for one in data["instances"]
+    ]  # fmt: skip
+    if rows:
+        print_rows(columns, rows, first_to_go=("ROLE", "PEERS", "HOST", "KV%", "PID"))
     for one in data["instances"]:
         if one["reason"] and one["state"] not in ("ready", "stopped"):
             _out(f"{one['name']}: {one['reason']}")
@@ -152,15 +153,16 @@ def show_verify(data: Data) -> None:
 
 def show_ls(data: Data) -> None:
     """Print the known clusters."""
-    from pdctl.render.console import console, plain_table
+    from pdctl.render.console import print_rows
 
     if not data["clusters"]:
         _out("no cluster is known here; start one with `pdctl up FILE`")
         return
-    table = plain_table("NAME", "STATE", "INSTANCES", "URL", "TOPOLOGY")
-    for one in data["clusters"]:
-        table.add_row(one["cluster"], one["state"], str(one["instances"]), one["url"] or "-", one["topology"])
-    console().print(table)
+    rows = [
+        (one["cluster"], one["state"], str(one["instances"]), one["url"] or "-", one["topology"])
+        for one in data["clusters"]
+    ]
+    print_rows(("NAME", "STATE", "INSTANCES", "URL", "TOPOLOGY"), rows, first_to_go=("INSTANCES",))
 
 
 def show_causes(data: Data) -> None:
