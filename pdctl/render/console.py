@@ -9,9 +9,9 @@ from typing import IO, TYPE_CHECKING
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 if TYPE_CHECKING:
+    from rich.text import Text
     from collections.abc import Sequence
 
 _PIPE_WIDTH = 250
