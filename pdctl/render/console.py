@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from rich.text import Text
     from collections.abc import Sequence
+
+    from rich.text import Text
 
 _PIPE_WIDTH = 250
 """Columns when nobody's terminal limits them: a pipe must not lose text."""
