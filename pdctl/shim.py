@@ -809,6 +809,7 @@ class Supervisor:
                     self.ready_this_run = self.ever_ready = True
                     self.early_exits = []
                     self.transition("ready", ready_at=time.time(), reason=None)
+                    self.next_scan = 0.0  # workers are there now: have them on record before anything can kill us
                 elif self.state["state"] == "unhealthy":
                     self.transition("ready", reason=None)
             else:

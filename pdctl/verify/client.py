@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -54,6 +55,17 @@ class EngineClient:
         data = self._json("GET", "/v1/models", None, {}, _QUICK_S)
         value = (data.get("data") or [{}])[0].get("max_model_len")
         return value if isinstance(value, int) else None
+
+    def wait_healthy(self, timeout_s: float) -> None:
+        """Wait until /health says 200: a proxy may not have looked at a restarted engine yet. Raises AskFailed."""
+        end = time.monotonic() + timeout_s
+        while True:
+            status, text = self._ask("GET", "/health", None, {}, _QUICK_S)
+            if status == 200:
+                return
+            if time.monotonic() > end:
+                raise AskFailed(f"{self.name} is not healthy: HTTP {status} {text[:200]}")
+            time.sleep(0.05)
 
     def model_name(self) -> str:
         """Return the name under which the engine serves. Raises AskFailed."""

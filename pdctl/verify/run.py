@@ -27,6 +27,8 @@ _OUTPUT = 8
 _TRIES = 5
 """New prompts for a swap whose prompts go on with the same token."""
 _EQUALITY_PROMPTS = 4
+_FRONT_S = 10.0
+"""How long a proxy gets to see that all engines are there."""
 _SLOW_GB_PER_S = 2.0
 _BIG_BYTES = 50e6
 _OPTIONS: dict[str, Any] = {
@@ -201,6 +203,7 @@ class _Probe:
         )
         equal = wrong = 0
         try:
+            front.wait_healthy(min(self._timeout_s, _FRONT_S))
             for _ in range(_EQUALITY_PROMPTS):
                 prompt = random_prompt(self._rng, 61)
                 body = {"prompt": prompt, "max_tokens": _OUTPUT, **_OPTIONS}

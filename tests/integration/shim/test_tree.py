@@ -76,6 +76,8 @@ def test_start_after_a_killed_supervisor_never_makes_two_copies(cluster: Cluster
     cluster.start(cluster.spec("a", FAMILY))
     state = cluster.wait("ready")
     pids = family(cluster)
+    recorded = cluster.root / "a" / "state.json"
+    eventually(lambda: all(f"[{pid}, " in recorded.read_text() for pid in pids), 10, "the tree is on record")
     os.kill(state["shim_pid"], signal.SIGKILL)
     cluster.wait("failed", timeout_s=3)
     assert cluster.start(cluster.spec("a", FAMILY))["started"] == ["a"]
