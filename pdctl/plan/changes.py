@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from pdctl.plan.secrets import is_secret
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -82,7 +84,9 @@ def _difference(instance: InstancePlan, before: Plan | None) -> str:
 def _changed_values(prefix: str, old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
     dot = f"{prefix}." if prefix else ""
     return [
-        f"{dot}{key} {old.get(key, '(unset)')} -> {new.get(key, '(unset)')}"
+        f"{dot}{key} changed"
+        if is_secret(key)
+        else f"{dot}{key} {old.get(key, '(unset)')} -> {new.get(key, '(unset)')}"
         for key in sorted({*old, *new})
         if old.get(key) != new.get(key)
     ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from pdctl.plan.secrets import is_secret, shown_env
+
 if TYPE_CHECKING:
     from pdctl.plan.model import InstancePlan, Plan, PortRange
 
@@ -38,7 +40,7 @@ def _instance(one: InstancePlan) -> dict[str, Any]:
         "ports": {use: _ports(ports) for use, ports in one.ports.items()},
         "port_reasons": {use: ports.why for use, ports in one.ports.items() if ports.why},
         "argv": list(one.argv),
-        "env": dict(one.env),
+        "env": shown_env(one.env),
         "secret_env": list(one.secret_env),
         "kv_transfer_config": one.kv_transfer_config,
         "after": list(one.after),
@@ -60,6 +62,11 @@ def shell_script(plan: Plan) -> str:
     for one in plan.instances:
         names = f", {', '.join(one.secret_env)} from your environment" if one.secret_env else ""
         lines += ["", f"# {one.name} on {one.host} ({one.address}){names}"]
-        env = " ".join(f"{name}={shlex.quote(value)}" for name, value in one.env.items())
+        env = " ".join(_assignment(name, value) for name, value in one.env.items())
         lines.append(f"{'env ' + env + ' ' if env else ''}{shlex.join(one.argv)} &")
     return "\n".join([*lines, "", "wait", ""])
+
+
+def _assignment(name: str, value: str) -> str:
+    """Return NAME=value for a shell; a secret is taken from the environment of whoever runs the script."""
+    return f'{name}="${{{name}:?}}"' if is_secret(name) else f"{name}={shlex.quote(value)}"

@@ -168,3 +168,16 @@ def test_the_shell_script_is_what_up_would_start() -> None:
     assert script.count(" -m vllm.entrypoints.openai.api_server ") == 2
     assert "CUDA_VISIBLE_DEVICES=2,3" in script
     assert script.startswith("#!/bin/sh\n")
+
+
+def test_what_is_called_a_secret_is_never_shown() -> None:
+    text = (
+        "model: m\nlayout: 1P1D\nconnector: nixl\nhosts: [{name: local, gpus: 2}]\n"
+        "engine: {version: 0.33.0, env: {MY_TOKEN: s3cret, AWS_SECRET_ACCESS_KEY: s3cret, TOKENIZERS_PARALLELISM: 'false'}}\n"
+    )
+    plan = plan_of(text)
+    assert plan.instance("producer-0").env["MY_TOKEN"] == "s3cret", "the engine gets it"
+    document, script = json.dumps(plan_document(plan)), shell_script(plan)
+    assert "s3cret" not in document + script
+    assert 'MY_TOKEN="${MY_TOKEN:?}"' in script
+    assert '"TOKENIZERS_PARALLELISM": "false"' in document
