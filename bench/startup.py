@@ -87,7 +87,12 @@ def with_honcho(folder: Path, planned: list[dict[str, Any]], env: dict[str, str]
     (folder / "Procfile").write_text("\n".join(lines) + "\n")
     honcho = [sys.executable, "-m", "honcho", "-f", str(folder / "Procfile"), "start"]
     return _timed(
-        lambda: [subprocess.Popen(honcho, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)], planned
+        lambda: [
+            subprocess.Popen(
+                honcho, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            )
+        ],
+        planned,
     )
 
 
@@ -97,7 +102,11 @@ def bare(planned: list[dict[str, Any]], env: dict[str, str]) -> float:
     def start() -> list[subprocess.Popen[bytes]]:
         return [
             subprocess.Popen(
-                one["argv"], env={**env, **one["env"]}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+                one["argv"],
+                env={**env, **one["env"]},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
             )
             for one in planned
         ]
@@ -112,10 +121,20 @@ def _timed(start: Callable[[], list[subprocess.Popen[bytes]]], planned: list[dic
         wait_healthy([one["url"] for one in planned])
         return time.monotonic() - began
     finally:
-        for process in running:
-            process.send_signal(signal.SIGTERM)
-        for process in running:
-            process.wait(timeout=60)
+        for number in (
+            signal.SIGTERM,
+            signal.SIGKILL,
+        ):  # a contender that does not end its children must not stop the measurement
+            for process in running:
+                try:
+                    os.killpg(process.pid, number)
+                except ProcessLookupError:
+                    continue
+            for process in running:
+                try:
+                    process.wait(timeout=15)
+                except subprocess.TimeoutExpired:
+                    continue
 
 
 def main() -> None:
