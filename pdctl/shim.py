@@ -232,14 +232,16 @@ def find_tree(state: State, mark: str, shim_pid: int | None = None, thorough: bo
     `thorough` also reads environments and open files, which finds what a dead supervisor can no longer vouch for.
     """
     table = process_table()
-    recorded = {pid: start for pid, start in state.get("tree") or [] if is_same(pid, start, table)}
+    # After a reboot equal pids, start times and pipe numbers are chance: they name strangers.
+    record = state if same_boot(state) else {}
+    recorded = {pid: start for pid, start in record.get("tree") or [] if is_same(pid, start, table)}
     sessions = _sessions(state, table)
     roots = set(recorded)
     if shim_pid:
         roots.add(shim_pid)
     own = set(recorded) | descendants(table, roots)
     if thorough:
-        pipe = state.get("pipe") or ""
+        pipe = record.get("pipe") or ""
         for pid, found in table.items():
             if pid in own or not found.alive or pid == os.getpid():
                 continue
@@ -367,6 +369,7 @@ class Log:
     def __init__(self, folder: str, max_bytes: int, keep: int) -> None:
         self.folder, self.max_bytes, self.keep = folder, max(4096, max_bytes), max(0, keep)
         self.carry = b""
+        self.after_cr = self.torn = False
         self.dropped = 0
         self.file: int | None = None
         self.number = max([number for number, _ in log_files(folder)] or [0])
@@ -384,7 +387,7 @@ class Log:
                 self.file = None
             path = f"{self.folder}/{number:08d}.log"
             self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            self.number, self.size = number, os.fstat(self.file).st_size
+            self.number, self.size, self.torn = number, os.fstat(self.file).st_size, False
             link = f"{self.folder}/current"
             if not os.path.islink(link) or os.readlink(link) != os.path.basename(path):
                 fresh = f"{link}.new"
@@ -402,6 +405,9 @@ class Log:
 
     def feed(self, data: bytes) -> bytes:
         """Take output as it came; returns the complete lines in it."""
+        if self.after_cr and data[:1] == b"\n":
+            data = data[1:]  # the second half of a line end that the read before cut apart
+        self.after_cr = data.endswith(b"\r")
         data = self.carry + data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         end = data.rfind(b"\n")
         if end < 0:
@@ -426,26 +432,50 @@ class Log:
         self._lines(b"pdctl: " + text.replace("\n", "\\n").encode())
 
     def _lines(self, text: bytes) -> None:
+        """Write lines in blocks; a line that is too long is cut, but never inside a character."""
         stamp = stamp_of(time.time()).encode() + b" "
-        self._write(stamp + text.replace(b"\n", b"\n" + stamp) + b"\n")
+        longest = min(LONGEST_LINE, self.max_bytes - len(stamp) - 1)
+        at, size = 0, len(text)
+        while size - at > longest:
+            end = text.rfind(b"\n", at, at + longest + 1)
+            following = end + 1
+            if end < 0:
+                end = at + longest
+                while text[end] & 0xC0 == 0x80 and end > at + longest - 3:
+                    end -= 1
+                following = end
+            self._blocks(stamp + text[at:end].replace(b"\n", b"\n" + stamp) + b"\n")
+            at = following
+        self._blocks(stamp + text[at:].replace(b"\n", b"\n" + stamp) + b"\n")
+
+    def _blocks(self, data: bytes) -> None:
+        """Write lines so that no file grows past its bound: a stamp before many short lines is more than the lines."""
+        at = 0
+        while len(data) - at > self.max_bytes:
+            end = data.rfind(b"\n", at, at + self.max_bytes) + 1
+            self._write(data[at:end])
+            at = end
+        self._write(data[at:])
 
     def _write(self, data: bytes) -> None:
         if self.file is None or self.size + len(data) > self.max_bytes:
             self._open(self.number + 1 if self.size else max(1, self.number))
+        head = b""
         if self.dropped:
             head = f"{stamp_of(time.time())} pdctl: {self.dropped} bytes of output could not be written\n".encode()
-            data = head + data
+        view = memoryview((b"\n" if self.torn else b"") + head + data)
+        length = len(view)
         try:
             if self.file is None:
                 raise OSError(errno.EIO, "no log file")
-            view = memoryview(data)
             while view:
                 written = os.write(self.file, view)
                 self.size += written
                 view = view[written:]
-            self.dropped = 0
+            self.dropped, self.torn = 0, False
         except OSError:
-            self.dropped += len(data)
+            self.torn = self.torn or 0 < len(view) < length
+            self.dropped += min(len(view), len(data))
 
 
 # --- health ----------------------------------------------------------------------------------------------------------
@@ -794,7 +824,10 @@ class Supervisor:
         sessions = [[pid, table[pid].start] for pid in leaders]
         shm = sorted(set(self.state["shm"]) | shm_names(own))[:256]
         if (tree, shm) != (self.state["tree"], self.state["shm"]):
-            known = {tuple(one) for one in self.state["sessions"]} | {tuple(one) for one in sessions}
+            used = {
+                found.session for found in table.values()
+            }  # a session without members: its number may be given anew
+            known = {tuple(one) for one in [*self.state["sessions"], *sessions] if one[0] in used}
             self.state.update(tree=tree, sessions=[list(one) for one in sorted(known)][-256:], shm=shm)
             self.scan_every = max(SCAN_FIRST_S, self.scan_every / 2)
             self.save()
@@ -831,6 +864,7 @@ class Supervisor:
             self.end_tree(TERM_GRACE_S)
         else:
             text, code, name = describe_exit(self.front_status or 0)
+        self.take_last_output()
         decision = self.decide(text, code)
         self.close_run(text, code, name)
         if decision.startswith("restart"):
@@ -839,7 +873,7 @@ class Supervisor:
             self.transition("failed", reason=decision, exit_code=code, signal=name)
         self.log.note(f"run {self.state['runs'][-1]['run']} ended: {text}")
         left = self.end_tree(TERM_GRACE_S)
-        if self.stop_asked:
+        if self.stop_asked and self.state["state"] != "failed":
             self.stop()
             return False
         if left:
@@ -849,6 +883,14 @@ class Supervisor:
         if self.state["state"] != "restarting":
             return False
         return self.wait_backoff()
+
+    def take_last_output(self) -> None:
+        """Write what the front process said last before its end is told; orphans that go on writing don't hold this up."""
+        for _ in range(8):
+            if not select.select([self.pipe_read], [], [], 0)[0]:
+                break
+            self.read_output()
+        self.log.flush()
 
     def decide(self, text: str, code: int | None) -> str:
         """Return `restart`, or the reason why there is no other run."""
@@ -890,6 +932,7 @@ class Supervisor:
 
     def end_tree(self, timeout_s: float) -> Tree:
         """SIGTERM, then SIGKILL to every descendant; returns those that would not go."""
+        self.record_tree()  # shared memory that was made since the last look is known only to the living
         front = self.state["pid"]
         alone = self.front_status is None  # a living front process ends its own children best
         own = find_tree(self.state, self.mark, os.getpid())
@@ -926,7 +969,8 @@ class Supervisor:
 
     def stop(self) -> None:
         asked = read_json(f"{self.folder}/stop.json") or {}
-        timeout_s = float(asked.get("timeout_s") or self.spec.get("stop_timeout_s") or 30)
+        given = asked.get("timeout_s")  # 0 is an order too: SIGKILL at once
+        timeout_s = float(given if given is not None else self.spec.get("stop_timeout_s") or 30)
         if self.state["state"] != "stopping":
             self.transition("stopping", reason=None)
         left = self.end_tree(timeout_s)
@@ -1077,6 +1121,9 @@ def query_instance(root: str, name: str, count_tree: bool = True) -> State:
     spec = read_json(f"{folder}/spec.json") or {}
     state = read_json(f"{folder}/state.json") or {"state": "pending"}
     lives = shim_alive(state)
+    if not lives and state.get("state") in LIVE:  # it may have written its end between our two looks
+        state = read_json(f"{folder}/state.json") or state
+        lives = shim_alive(state)
     state["shim_alive"] = lives
     state["hash"] = spec.get("hash")
     state["spec"] = {
@@ -1182,6 +1229,9 @@ def emit(value: Any) -> None:
 def verb_watch(root: str) -> tuple[None, int]:
     """Print the whole truth, then each change. Looks at file times: a fiftieth of a second late at most, nearly free."""
     seen, states, shims = {}, {}, {}
+    before = {
+        name: _file_mark(root, name) for name in instance_names(root)
+    }  # a change during the query is told after it
     first = query(root)
     for name, state in first["instances"].items():
         states[name] = (
@@ -1191,7 +1241,7 @@ def verb_watch(root: str) -> tuple[None, int]:
             state.get("pid"),
             state.get("restarts"),
         )
-        seen[name] = _file_mark(root, name)
+        seen[name] = before.get(name)
         shims[name] = state
     emit(first)
     next_look = time.monotonic() + 0.25
@@ -1327,8 +1377,9 @@ def _listened(root: str, name: str) -> list[int]:
     if not state.get("runs"):
         return []  # it never ran: whoever has the port is not ours to report
     ports = [first + more for first, count in (spec.get("ports") or {}).values() for more in range(count)]
-    mine = [port for port in ports if try_bind(spec.get("address") or "127.0.0.1", port)]
-    owners = port_owners(mine) if mine else {}
+    address = spec.get("address") or "127.0.0.1"
+    mine = [port for port in ports if try_bind(address, port)]
+    owners = {port: pid for (_, port), pid in port_owners([(address, port) for port in mine]).items()} if mine else {}
     return [port for port in mine if not owners.get(port) or has_mark(owners[port], tree_mark(root, name))]
 
 
@@ -1407,7 +1458,11 @@ def tail_start(folder: str, count: int, start: list[int] | None) -> list[int] | 
     need = count + 1
     for number, path in reversed(files):
         floor = start[1] if start and number == start[0] else 0
-        with open(path, "rb") as file:
+        try:
+            opened = open(path, "rb")
+        except OSError:  # rotated away since it was listed
+            continue
+        with opened as file:
             at = os.fstat(file.fileno()).st_size
             if count == 0:
                 return [number, at]
@@ -1535,9 +1590,32 @@ def try_bind(address: str, port: int) -> str | None:
     return None
 
 
-def port_owners(ports: Iterable[int]) -> dict[int, int]:
-    """Return {port: pid} of listeners, as far as this user may see."""
-    inodes = {}
+def port_owners(ports: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    """Return {(address, port): pid} of listeners on that address or on all, as far as this user may see."""
+    wanted: dict[str, tuple[str, int]] = {}
+    listeners = _listeners()
+    for address, port in ports:
+        for inode in listeners.get((_packed(address), port), []) + listeners.get((b"", port), []):
+            wanted.setdefault(f"socket:[{inode}]", (address, port))
+    owners: dict[tuple[str, int], int] = {}
+    if not wanted:
+        return owners
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            for fd in os.listdir(f"/proc/{name}/fd"):
+                target = os.readlink(f"/proc/{name}/fd/{fd}")
+                if target in wanted:
+                    owners.setdefault(wanted[target], int(name))
+        except OSError:
+            continue
+    return owners
+
+
+def _listeners() -> dict[tuple[bytes, int], list[str]]:
+    """Return {(address, port): [inode]} of listening sockets; the empty address means all of them."""
+    found: dict[tuple[bytes, int], list[str]] = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             with open(table) as file:
@@ -1546,23 +1624,33 @@ def port_owners(ports: Iterable[int]) -> dict[int, int]:
             continue
         for row in rows:
             fields = row.split()
-            port = int(fields[1].rsplit(":", 1)[1], 16)
-            if fields[3] == "0A" and port in ports:
-                inodes[f"socket:[{fields[9]}]"] = port
-    owners: dict[int, int] = {}
-    if not inodes:
-        return owners
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
+            if fields[3] == "0A":
+                address, _, port = fields[1].rpartition(":")
+                found.setdefault((_unmapped(_from_proc(address)), int(port, 16)), []).append(fields[9])
+    return found
+
+
+def _from_proc(text: str) -> bytes:
+    """Return an address of /proc/net/tcp{,6}: 32-bit words in the byte order of the machine."""
+    words = [int(text[at : at + 8], 16) for at in range(0, len(text), 8)]
+    return b"".join(word.to_bytes(4, sys.byteorder) for word in words)
+
+
+def _unmapped(packed: bytes) -> bytes:
+    """Return an IPv4 address without its IPv6 clothes, and nothing for `all addresses`."""
+    if packed[:12] == b"\0" * 10 + b"\xff\xff":
+        packed = packed[12:]
+    return packed if any(packed) else b""
+
+
+def _packed(address: str) -> bytes:
+    try:
+        return _unmapped(socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address))
+    except OSError:  # a name: what it stands for was decided when it was bound
         try:
-            for fd in os.listdir(f"/proc/{name}/fd"):
-                target = os.readlink(f"/proc/{name}/fd/{fd}")
-                if target in inodes:
-                    owners.setdefault(inodes[target], int(name))
+            return socket.inet_aton(socket.gethostbyname(address))
         except OSError:
-            continue
-    return owners
+            return b""
 
 
 def verb_ports() -> tuple[State, int]:
@@ -1571,9 +1659,9 @@ def verb_ports() -> tuple[State, int]:
         error = try_bind(address, port)
         if error:
             busy.append({"address": address, "port": port, "error": error})
-    owners = port_owners([one["port"] for one in busy]) if busy else {}
+    owners = port_owners([(one["address"], one["port"]) for one in busy]) if busy else {}
     for one in busy:
-        pid = owners.get(one["port"])
+        pid = owners.get((one["address"], one["port"]))
         one.update(pid=pid, command=command_of(pid) if pid else None)
     return {"busy": busy}, 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -18,7 +19,9 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parent.parent
-_BASES = iter(range(20000 + os.getpid() % 37 * 200, 32000, 100))
+_BLOCKS = range(20000, 32000, 100)
+_NEXT = itertools.count(os.getpid() % len(_BLOCKS))
+"""Blocks are dealt out in turn, from a place of this process's own, round and round: no run is too long for them."""
 
 
 def eventually(check: Callable[[], Any], timeout_s: float = 10.0, what: str = "") -> Any:
@@ -35,8 +38,9 @@ def eventually(check: Callable[[], Any], timeout_s: float = 10.0, what: str = ""
 
 def free_block(count: int = 100) -> int:
     """Return the first of `count` adjacent free ports below the ephemeral range."""
-    for base in _BASES:
-        if all(_free(port) for port in range(base, base + count, 7)):
+    for turn in itertools.islice(_NEXT, len(_BLOCKS)):
+        base = _BLOCKS[turn % len(_BLOCKS)]
+        if all(_free(port) for port in range(base, base + count)):
             return base
     raise RuntimeError("no block of free ports")
 

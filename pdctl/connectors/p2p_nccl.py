@@ -147,7 +147,9 @@ class P2pNccl:
             key.lstrip("-").replace("_", "-")
             for key in (ask.prefill_args if role == "producer" else ask.decode_args) or {}
         }
-        chosen = {"enforce-eager", "compilation-config", "O", "cc"} & {key.split(".")[0] for key in given}
+        # -O is a level beside the compilation config from 0.12 on; before, it was the config itself.
+        own = {"enforce-eager", "compilation-config", "cc", *(["O"] if ask.version < (0, 12, 0) else [])}
+        chosen = own & {key.split(".")[0] for key in given}
         if role != "producer" or chosen or ask.version < (0, 11, 0) or ask.engine_kind != "vllm":
             return {}
         return {"compilation-config": {"cudagraph_mode": "PIECEWISE"}}

@@ -39,7 +39,10 @@ class LocalStream:
             self._process.wait(_CLOSE_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.terminate()
-            self._process.wait()
+            try:
+                self._process.wait(_CLOSE_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                _kill_group(self._process)
         if self._process.stdout is not None:
             self._process.stdout.close()
 
@@ -106,4 +109,9 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
-    process.communicate()
+    process.wait()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        # Closed without reading on: a child in a session of its own may hold the other end for ever.
+        if pipe is not None:
+            with suppress(OSError):
+                pipe.close()

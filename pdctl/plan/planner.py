@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.connectors.base import Ask, Connector, PortNeed, Seat, Shape
 from pdctl.errors import PlanError, Problem
+from pdctl.plan.arguments import argument_problems
 from pdctl.plan.engine import SECRETS, engine_argv, engine_env, here
 from pdctl.plan.gpus import gpu_problems, gpu_sum, host_gpus
 from pdctl.plan.model import GpuSum, HostPlan, InstancePlan, Plan, PortRange, Rank
@@ -15,7 +16,6 @@ from pdctl.plan.proxy import proxy_plan
 from pdctl.plan.shapes import RoleShape, role_shapes
 from pdctl.plan.versions import EngineVersion, chosen_connector, engine_version, version_problems
 from pdctl.topology.schema import Host, Topology
-from pdctl.vllm.flags import owned_by
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,17 +97,7 @@ class _Planner:
             "engine": self.topology.engine.args,
             **{role.key: getattr(self.topology, role.key).args for role in self.roles},
         }
-        for key, args in sections.items():
-            for written in args:
-                instead = owned_by(written)
-                if instead:
-                    self.problems.append(
-                        self.source.problem(
-                            (key, "args", written),
-                            f"pdctl sets `--{written.lstrip('-')}` itself",
-                            f"remove it; {instead}",
-                        )
-                    )
+        self.problems += argument_problems(sections, self.source)
 
     def _check_connector(self, connector: Connector, version: EngineVersion, ask: Ask) -> None:
         gone = version_problems(connector, version, self.source)

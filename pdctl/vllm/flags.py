@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,21 +33,29 @@ _OWNED: dict[str, str] = {
     "master-addr": "pdctl sets it to the host's `address`",
     "master-port": "pdctl chooses it from `ports`",
     "headless": "pdctl chooses it",
+    "prefill-context-parallel-size": "its GPUs are not in the plan: use `tp`, `pp` or `dp`",
     "kv-transfer-config": "write `connector: {name: ..., extra: {...}}`",
     "api-key": "it would show in the process list: write `proxy.api_key_env: NAME` for the front",
 }
 _SHORT: dict[str, str] = {
     "tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size", "dpn": "data-parallel-rank",
     "dpr": "data-parallel-start-rank", "dpl": "data-parallel-size-local", "dpa": "data-parallel-address", "dpp": "data-parallel-rpc-port",
-    "dpb": "data-parallel-backend", "dpe": "data-parallel-external-lb", "dph": "data-parallel-hybrid-lb", "n": "nnodes", "r": "node-rank",
+    "dpb": "data-parallel-backend", "dpe": "data-parallel-external-lb", "dph": "data-parallel-hybrid-lb",
+    "dpm": "data-parallel-multi-port-external-lb", "n": "nnodes", "r": "node-rank", "dcp": "decode-context-parallel-size",
+    "pcp": "prefill-context-parallel-size", "ep": "enable-expert-parallel", "q": "quantization", "cc": "compilation-config",
+    "ac": "attention-config", "sc": "speculative-config", "dc": "diffusion-config", "asc": "api-server-count",
 }  # fmt: skip
-"""Short spellings of vLLM's own parser (0.33.0, engine/arg_utils.py)."""
+"""Short spellings of vLLM's own parser (0.33.0, engine/arg_utils.py), but for -O: its long name differs by version."""
 
 
 def normal_flag(written: str) -> str:
-    """Return the long name with dashes: `--tensor_parallel_size`, `-tp`, `tp` -> `tensor-parallel-size`."""
-    name = written.strip().lstrip("-").split("=", 1)[0].replace("_", "-")
-    return _SHORT.get(name, name)
+    """Return the long name with dashes: `--tensor_parallel_size`, `-tp`, `tp` -> `tensor-parallel-size`.
+
+    What follows a dot is a field of vLLM's own config class and keeps its underscores: `-cc.cudagraph_mode`.
+    """
+    name, dot, field = written.strip().lstrip("-").split("=", 1)[0].partition(".")
+    name = name.replace("_", "-")
+    return f"{_SHORT.get(name, name)}{dot}{field}"
 
 
 def owned_by(written: str) -> str | None:
@@ -65,11 +74,12 @@ def argv_of(args: Mapping[str, Any]) -> list[str]:
     """
     words: list[str] = []
     for written, value in args.items():
-        flag = f"--{normal_flag(written)}"
+        name = normal_flag(written)
+        flag = f"-{name}" if re.match(r"O(?![a-z])", name) else f"--{name}"
         if value is None:
             continue
         if isinstance(value, bool):
-            words.append(flag if value else f"--no-{flag[2:]}")
+            words.append(flag if value else f"--no-{name}")
         elif isinstance(value, list):
             words += [flag, *(_word(one) for one in value)]
         else:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import stat
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +14,10 @@ import pytest
 
 from pdctl.errors import TransportError
 from pdctl.hosts.local import LocalTransport
+from pdctl.hosts.shim_client import ShimClient
 from pdctl.hosts.transport import Transport
+from tests.conftest import eventually
+from tests.integration.shim.conftest import SERVE, Cluster, alive
 
 FIXTURES: dict[str, Callable[[], Transport]] = {"local": lambda: LocalTransport("local")}
 
@@ -40,10 +46,19 @@ def test_a_time_out_is_an_error_and_leaves_nothing(transport: Transport, tmp_pat
         transport.run(["/bin/sh", "-c", f"sleep 60 & echo $! > {pid_file}; wait"], timeout_s=0.5)
     assert error.value.host == transport.host
     pid = int(pid_file.read_text())
-    end = time.monotonic() + 5
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < end:
-        time.sleep(0.02)
-    assert not Path(f"/proc/{pid}").exists()
+    eventually(lambda: not alive(pid), 5, "the command's child is gone too")
+
+
+def test_a_time_out_does_not_wait_for_who_else_holds_the_output(transport: Transport, tmp_path: Path) -> None:
+    """A child that left the session keeps the pipe open; it is not ours to kill, nor to wait for."""
+    pid_file = tmp_path / "pid"
+    began = time.monotonic()
+    try:
+        with pytest.raises(TransportError, match="did not end in"):
+            transport.run(["/bin/sh", "-c", f"setsid sleep 30 & echo $! > {pid_file}; wait"], timeout_s=0.5)
+        assert time.monotonic() - began < 10
+    finally:
+        os.kill(int(pid_file.read_text()), signal.SIGKILL)
 
 
 def test_a_missing_program_is_an_error_with_the_host(transport: Transport) -> None:
@@ -77,3 +92,52 @@ def test_a_stream_that_does_not_end_at_eof_is_terminated(transport: Transport) -
     began = time.monotonic()
     stream.close()
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.slow
+def test_a_stream_that_refuses_sigterm_is_killed(transport: Transport) -> None:
+    stream = transport.stream(["/bin/sh", "-c", "trap '' TERM; echo $$; while :; do read x || sleep 60; done"])
+    pid = int(next(stream.lines()))
+    stream.close()
+    assert not alive(pid)
+
+
+def test_the_shim_installs_itself_and_does_all_its_verbs(transport: Transport, tmp_path: Path) -> None:
+    client = ShimClient(transport, str(tmp_path / "home"), sys.executable)
+    cluster = Cluster(tmp_path / "home" / "c")
+    spec = cluster.spec("a", SERVE)
+    try:
+        assert client.start("c", {"name": "c"}, [{"spec": spec, "env": {}}])["started"] == ["a"]
+        watch = client.watch("c")
+        messages = watch.messages()
+        assert set(next(messages)["instances"]) == {"a"}
+        eventually(lambda: client.query("c", load=True)["instances"]["a"]["state"] == "ready", 15)
+        watch.close()
+        (busy,) = client.busy_ports([("127.0.0.1", cluster.ports["a"])])
+        assert busy["pid"] == client.query("c")["instances"]["a"]["pid"]
+        client.note("c", {"more": 1})
+        assert client.query("c")["cluster"] == {"name": "c", "more": 1}
+        mine = client.lock("c", {"who": "me", "command": "up"})
+        assert mine.held_by is None
+        other = client.lock("c", {"who": "you", "command": "down"})
+        assert other.held_by is not None
+        assert other.held_by["who"] == "me"
+        mine.close()
+        logs = client.log_lines("c", ["--tail", "1"], ["a"])
+        assert [line.split(b" ", 2)[2] for line in logs.lines()] == [b"serving"]
+        logs.close()
+    finally:
+        stopped = client.stop("c", timeout_s=5, purge=True)
+    assert (stopped["stopped"], stopped["left"]) == (["a"], [])
+    assert not cluster.root.exists()
+    assert [path.name[:5] for path in (tmp_path / "home").iterdir()] == ["shim-"]
+
+
+def test_a_workdir_that_cannot_be_written_is_said_with_its_path(transport: Transport, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    client = ShimClient(transport, str(tmp_path / "file" / "home"), sys.executable)
+    with pytest.raises(TransportError, match=r"cannot write .*file/home/shim-.*: Not a directory") as error:
+        client.query("c")
+    assert error.value.host == transport.host
+    with pytest.raises(TransportError, match="no/python"):
+        ShimClient(transport, str(tmp_path), "/no/python").query("c")

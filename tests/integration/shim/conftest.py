@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +44,28 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+class Lines:
+    """Lines of a running process with a deadline for each. Reads the pipe itself: `select` can't see into a buffered reader."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        self._fd = process.stdout.fileno()
+        self._data = b""
+
+    def next(self, timeout_s: float) -> bytes | None:
+        """Return the next line, or None if none came in time or the output ended."""
+        end = time.monotonic() + timeout_s
+        while b"\n" not in self._data:
+            if not select.select([self._fd], [], [], max(0.0, end - time.monotonic()))[0]:
+                return None
+            piece = os.read(self._fd, 65536)
+            if not piece:
+                return None
+            self._data += piece
+        line, _, self._data = self._data.partition(b"\n")
+        return line
 
 
 @dataclass

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
+import sys
+from pathlib import Path
 
 from tests.conftest import eventually
-from tests.integration.shim.conftest import SERVE, SHIM, Cluster, free_port
+from tests.integration.shim.conftest import SERVE, SHIM, Cluster, Lines, free_port
 
 
 def test_listeners_are_busy_with_their_owner_and_time_wait_is_not(cluster: Cluster) -> None:
@@ -27,6 +28,8 @@ def test_listeners_are_busy_with_their_owner_and_time_wait_is_not(cluster: Clust
     client.close()
     waiting.close()
     free = free_port()
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    assert any(row[1].endswith(f":{ports[waiting]:04X}") and row[3] == "06" for row in rows), "it is in TIME_WAIT"
     try:
         asked = [["127.0.0.1", port] for port in (ports[plain], ports[shared], ports[waiting], free)]
         busy = {one["port"]: one for one in cluster.call("ports", stdin={"ports": asked})["busy"]}
@@ -36,6 +39,27 @@ def test_listeners_are_busy_with_their_owner_and_time_wait_is_not(cluster: Clust
     assert set(busy) == {ports[plain], ports[shared]}
     assert busy[ports[plain]]["pid"] == os.getpid()
     assert "pytest" in busy[ports[plain]]["command"]
+
+
+def test_the_owner_is_the_one_of_that_address(cluster: Cluster) -> None:
+    """Two programs have the same port on two addresses; a listener on all addresses has it on each."""
+    code = "import socket, sys; s = socket.create_server((sys.argv[1], int(sys.argv[2]))); print(1, flush=True); sys.stdin.read()"
+    port, everywhere = free_port(), free_port()
+    binds = [("127.0.0.1", port), ("127.0.0.2", port), ("0.0.0.0", everywhere)]
+    listeners = [
+        subprocess.Popen([sys.executable, "-c", code, address, str(one)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for address, one in binds
+    ]
+    try:
+        for one in listeners:
+            assert one.stdout is not None
+            assert one.stdout.readline() == b"1\n"
+        asked = [["127.0.0.2", port], ["127.0.0.1", port], ["127.0.0.1", everywhere]]
+        busy = cluster.call("ports", stdin={"ports": asked})["busy"]
+        assert [one["pid"] for one in busy] == [listeners[1].pid, listeners[0].pid, listeners[2].pid]
+    finally:
+        for one in listeners:
+            one.communicate()
 
 
 def test_an_address_of_another_machine_is_said(cluster: Cluster) -> None:
@@ -58,6 +82,8 @@ def test_the_lock_says_who_and_goes_with_its_process(cluster: Cluster) -> None:
     holder.communicate()
     third = subprocess.run(argv, input=b'{"who": "you"}\n', capture_output=True, timeout=10)
     assert json.loads(third.stdout) == {"held": True}
+    fourth = subprocess.run(argv, input=b'{"who": "they"}\n', capture_output=True, timeout=10)
+    assert json.loads(fourth.stdout) == {"held": True}, "the end of the third's input released it"
 
 
 def test_notes_are_merged(cluster: Cluster) -> None:
@@ -72,13 +98,15 @@ def test_a_watch_tells_each_change(cluster: Cluster) -> None:
     assert watch.stdout is not None
     assert watch.stdin is not None
     try:
-        assert "a" in json.loads(watch.stdout.readline())["instances"]
+        lines = Lines(watch)
+        assert "a" in json.loads(lines.next(10) or b"{}")["instances"]
         state = cluster.wait("ready")
         os.kill(state["shim_pid"], signal.SIGKILL)
-        seen = []
+        seen: list[str] = []
         while "failed" not in seen:
-            assert select.select([watch.stdout], [], [], 5)[0], f"no message after {seen}"
-            seen.append(json.loads(watch.stdout.readline())["state"])
+            line = lines.next(5)
+            assert line is not None, f"no message after {seen}"
+            seen.append(json.loads(line)["state"])
     finally:
         watch.stdin.close()
         watch.wait(5)

@@ -143,6 +143,25 @@ def test_the_users_own_choice_wins_over_a_default() -> None:
 
 
 @pytest.mark.parametrize(
+    ("version", "args", "piecewise"),
+    [
+        ("0.22.1", "{max-num-seqs: 8}", True),
+        ("0.22.1", "{O: 3}", True),
+        ("0.11.2", "{O: 3}", False),
+        ("0.22.1", "{-cc: {mode: 0}}", False),
+        ("0.22.1", "{compilation-config.mode: 3}", False),
+        ("0.10.2", "{}", False),
+    ],
+)
+def test_piecewise_graphs_on_prefill_unless_the_user_chose(version: str, args: str, piecewise: bool) -> None:
+    plan = plan_for("p2p_nccl", version, f"prefill: {{args: {args}}}\n")
+    given = '{"cudagraph_mode":"PIECEWISE"}'
+    assert (given in plan.instance("producer-0").argv) is piecewise
+    assert given not in plan.instance("consumer-0").argv
+    assert any("piecewise" in one for one in plan.warnings) is piecewise
+
+
+@pytest.mark.parametrize(
     ("connector", "version", "more", "path", "says"),
     [
         ("p2p_nccl", "0.22.1", "prefill: {tp: 2}\n", "decode.tp", "same TP"),

@@ -6,13 +6,13 @@ import json
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
 from tests.planning import FACTS, plan_of
+from tests.wheel import NoIndex, read_from_wheel, wheel_url
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -33,32 +33,17 @@ READ = "import json, sys; from vllm.config.kv_transfer import KVTransferConfig a
 @pytest.fixture(scope="session")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The KVTransferConfig sources of the wheel, beside stubs of what they import."""
-    wheels = tmp_path_factory.mktemp("wheel")
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "-q",
-        "--no-deps",
-        "--ignore-requires-python",
-        "--only-binary=:all:",
-        "-d",
-        str(wheels),
-    ]
-    done = subprocess.run(
-        [*pip, "--platform", "manylinux_2_28_x86_64", "vllm==0.22.1"], capture_output=True, text=True, timeout=500
-    )
-    if done.returncode:
-        pytest.skip(f"no package index can be reached: {done.stderr.strip().splitlines()[-1:]}")
+    try:
+        url = wheel_url("vllm==0.22.1")
+    except NoIndex as error:
+        pytest.skip(f"no package index can be reached: {error}")
+    sources = read_from_wheel(url, "vllm/config/kv_transfer.py", "vllm/config/utils.py")
     tree = tmp_path_factory.mktemp("published")
     for name, text in STUBS.items():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text(text)
-    (wheel,) = wheels.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        for name in ("vllm/config/kv_transfer.py", "vllm/config/utils.py"):
-            (tree / name).write_bytes(archive.read(name))
+    for name, source in sources.items():
+        (tree / name).write_bytes(source)
     return tree
 
 

@@ -38,15 +38,17 @@ def test_the_template_is_planned() -> None:
 
 
 TEXTS = st.builds(
-    lambda p, d, a, tp, connector, share: (
-        f"model: m\nlayout: {p}P{d}D\ntp: {tp}\nallow_idle_gpus: true\nshare_gpus: {share}\naggregated: {{replicas: {a}}}\n"
+    lambda p, d, a, tp, dp, wider, connector, share: (
+        f"model: m\nlayout: {p}P{d}D\ntp: {tp}\ndp: {dp}\ndecode: {{tp: {tp * wider}}}\nallow_idle_gpus: true\nshare_gpus: {share}\naggregated: {{replicas: {a}}}\n"
         f"connector: {connector[0]}\nengine: {{version: {connector[1]}, args: {{max-num-seqs: 8}}}}\n"
         "hosts:\n  - {name: a, address: 10.0.0.1, gpus: 16}\n  - {name: b, address: 10.0.0.2, gpus: 16}\n"
     ),
-    st.integers(1, 6),
-    st.integers(1, 6),
+    st.integers(1, 5),
+    st.integers(1, 5),
     st.integers(0, 2),
     st.sampled_from([1, 2, 4]),
+    st.sampled_from([1, 1, 1, 2]),
+    st.sampled_from([1, 1, 1, 2]),
     st.sampled_from(
         [("nixl", "0.10.2"), ("nixl", "0.22.1"), ("nixl", "0.33.0"), ("p2p_nccl", "0.10.2"), ("p2p_nccl", "0.22.1")]
     ),
@@ -69,11 +71,13 @@ def test_what_holds_in_every_plan(text: str) -> None:
         here = [one for one in plan.instances if one.host == host.name]
         ports = [port for one in here for range_ in one.ports.values() for port in range(range_.first, range_.last + 1)]
         assert len(ports) == len(set(ports)), "no port twice on a host"
+        assert all(range_.why for one in here for range_ in one.ports.values()), "each range says why it is that wide"
         assert max(ports, default=0) < 32768
         gpus = Counter(gpu for one in here for gpu in one.gpus)
         assert max(gpus.values(), default=0) <= share, "no GPU more often than shared"
     for one in plan.instances:
         assert [rank.rank for rank in one.ranks] == list(range(len(one.ranks))), "every rank once"
+        assert len({(rank.dp, rank.pp, rank.tp) for rank in one.ranks}) == len(one.ranks)
         assert [rank.gpu for rank in one.ranks] == list(one.gpus)
         assert len(set(one.gpus)) == len(one.gpus)
         flags = Counter(normal_flag(word) for word in one.argv if word.startswith("--"))

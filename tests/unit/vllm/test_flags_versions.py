@@ -53,6 +53,28 @@ def test_normal_names() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("compilation-config.cudagraph_mode", ["--compilation-config.cudagraph_mode", "x"]),
+        ("-cc.cudagraph_mode", ["--compilation-config.cudagraph_mode", "x"]),
+        ("hf_overrides.rope_scaling.rope_type", ["--hf-overrides.rope_scaling.rope_type", "x"]),
+        ("cc", ["--compilation-config", "x"]),
+        ("-q", ["--quantization", "x"]),
+        ("-O", ["-O", "x"]),
+        ("Other", ["--Other", "x"]),
+    ],
+)
+def test_fields_keep_their_underscores_and_short_flags_become_long(written: str, words: list[str]) -> None:
+    """vLLM 0.32.0 ends with `unrecognized arguments` on --O, --q, --cc, and on a field written with dashes."""
+    assert argv_of({written: "x"}) == words
+
+
+@pytest.mark.parametrize("written", ["-pcp", "prefill_context_parallel_size", "-dpm"])
+def test_further_flags_that_change_what_is_planned(written: str) -> None:
+    assert owned_by(written)
+
+
 def test_argv() -> None:
     assert argv_of({"a_b": 1, "c": True, "d": False, "e": None, "f": ["x", {"y": 1}], "g": {"h": [1]}}) == [
         "--a-b", "1", "--c", "--no-d", "--f", "x", '{"y":1}', "--g", '{"h":[1]}',
