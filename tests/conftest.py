@@ -15,10 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import yaml
 
 ROOT = Path(__file__).parent.parent
+# No example may fail because the machine was busy: tests don't time.
+hypothesis.settings.register_profile("pdctl", deadline=None)
+hypothesis.settings.load_profile("pdctl")
 _BLOCKS = range(20000, 32000, 100)
 _NEXT = itertools.count(os.getpid() % len(_BLOCKS))
 """Blocks are dealt out in turn, from a place of this process's own, round and round: no run is too long for them."""

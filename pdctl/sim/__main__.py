@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pdctl.sim.tree import Tree
 
 _LAST_CONNECTOR_P2P = (0, 23, 99)
+_FIRST_PULL = (0, 24, 0)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -78,7 +79,7 @@ def _link(options: Options, metrics: Metrics) -> Link | None:
     if options.kv_config is None:
         return None
     name = options.kv_config["kv_connector"]
-    if name in ("NixlConnector", "NixlPullConnector"):
+    if name == "NixlConnector" or (name == "NixlPullConnector" and options.version >= _FIRST_PULL):
         from pdctl.sim.nixl import NixlLink
 
         return NixlLink(options, metrics)

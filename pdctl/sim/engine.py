@@ -6,19 +6,21 @@ import asyncio
 import os
 import time
 import uuid
-from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pdctl.sim.tokens import EOS, Model, Tokenizer
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
     from pdctl.sim.links import Link, Loaded
     from pdctl.sim.metrics import Metrics
     from pdctl.sim.options import Options
+
+
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -51,6 +53,7 @@ class Engine:
         self._model = Model(self.tokenizer.size, options.seed)
         self._steps = asyncio.Lock()
         """Held while one request makes the whole engine wait."""
+        self._step: asyncio.Task[Any] | None = None
         self._randomise_ids = options.version >= (0, 14, 0) and not (
             options.version >= (0, 17, 0) and os.environ.get("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION") == "1"
         )
@@ -66,8 +69,7 @@ class Engine:
         metrics = self.metrics
         if self.link is not None:
             self.link.check(sequence.request_id)
-        async with self._exclusive():
-            kv = await self._prefill(sequence)
+        kv = await self._alone(lambda: self._prefill(sequence))
         metrics.running += 1
         try:
             state = kv[-1]
@@ -89,8 +91,17 @@ class Engine:
             metrics.running -= 1
             metrics.count("generation_tokens", len(sequence.tokens))
 
-    def _exclusive(self) -> AbstractAsyncContextManager[Any]:
-        return self._steps if self.link is not None and self.link.blocks_engine else nullcontext()
+    async def _alone(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        """Do one request's work, everybody else standing still if the connector is of that kind.
+
+        Once begun it goes on when its client has left: vLLM's worker waits inside its step (v1/p2p/p2p_nccl_engine.py, recv_tensor).
+        """
+        if self.link is None or not self.link.blocks_engine:
+            return await work()
+        await self._steps.acquire()
+        self._step = asyncio.create_task(work())
+        self._step.add_done_callback(lambda _: self._steps.release())
+        return await asyncio.shield(self._step)
 
     async def _pause(self, seconds: float) -> None:
         if seconds:
@@ -111,10 +122,11 @@ class Engine:
         return self._model.prefill(prompt)
 
     async def _hand_over(self, sequence: Generation, kv: array[int]) -> None:
-        if self.link is None:
-            return
-        async with self._exclusive():
-            sequence.answer_params = await self.link.hand_over(sequence.request_id, kv, sequence.kv_transfer_params)
+        link = self.link
+        if link is not None:
+            sequence.answer_params = await self._alone(
+                lambda: link.hand_over(sequence.request_id, kv, sequence.kv_transfer_params)
+            )
 
     def _count_sources(self, prompt: int, external: int) -> None:
         metrics = self.metrics

@@ -44,7 +44,8 @@ class Metrics:
 
     def text(self) -> str:
         """Return the Prometheus text."""
-        base = f'engine="0",model_name="{self.model}"'
+        name = self.model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        base = f'engine="0",model_name="{name}"'
         gauges = {
             "num_requests_running": self.running,
             "num_requests_waiting": self.waiting,

@@ -47,6 +47,7 @@ class NixlLink:
         self._held: dict[str, tuple[array[int], float]] = {}
         self._context = zmq.asyncio.Context()
         self._tasks: list[asyncio.Task[None]] = []
+        metrics.count("nixl_num_failed_transfers", 0)  # vLLM exports it from the start
 
     async def start(self) -> None:
         log.line(f"Initializing NIXL worker {self._engine_id} (simulated)", place="worker.py:1")
@@ -126,7 +127,11 @@ class NixlLink:
         address = f"tcp://{params['remote_host']}:{params['remote_port']}"
         try:
             socket.connect(address)
-            await socket.send(msgpack.packb({"get": params["remote_request_id"], "compat": self._compat}))
+            await socket.send(
+                msgpack.packb(
+                    {"get": params["remote_request_id"], "from": params["remote_engine_id"], "compat": self._compat}
+                )
+            )
             answer = msgpack.unpackb(await asyncio.wait_for(socket.recv(), _HANDSHAKE_S))
         except (asyncio.TimeoutError, zmq.ZMQError) as error:
             raise LoadFailed(f"{address} does not answer: {error or 'timed out'}") from None
@@ -146,7 +151,9 @@ class NixlLink:
         while True:
             identity, data = await socket.recv_multipart()
             asked = msgpack.unpackb(data)
-            held = self._held.pop(asked["get"], None) if asked["compat"] == self._compat else None
+            # The hand-shake comes before the read: a peer that was sent to the wrong engine takes nothing away.
+            meant = (asked["from"], asked["compat"]) == (self._engine_id, self._compat)
+            held = self._held.pop(asked["get"], None) if meant else None
             answer = {"engine_id": self._engine_id, "compat": self._compat, "kv": held[0].tobytes() if held else None}
             await socket.send_multipart([identity, msgpack.packb(answer)])
 

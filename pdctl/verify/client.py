@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pdctl.vllm.metrics import Metrics, parse_metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 _QUICK_S = 10.0
 
@@ -42,8 +42,10 @@ class EngineClient:
         """Send a completion. Raises AskFailed."""
         headers = {"x-request-id": request_id} if request_id else {}
         data = self._json("POST", "/v1/completions", {"model": self.model, **body}, headers, self._timeout_s)
-        choices = data.get("choices") or [{}]
-        return Answer(_token_ids(choices[0]), data)
+        try:
+            return Answer(_token_ids(_first(data, "choices")), data)
+        except (ValueError, TypeError):
+            raise AskFailed(f"{self.name} answered HTTP 200 with something that is no completion") from None
 
     def metrics(self) -> Metrics:
         """Scrape /metrics; empty where there are none. Raises AskFailed if the engine is gone."""
@@ -53,8 +55,8 @@ class EngineClient:
     def max_model_len(self) -> int | None:
         """Return the longest prompt plus answer, if the engine says it. Raises AskFailed."""
         data = self._json("GET", "/v1/models", None, {}, _QUICK_S)
-        value = (data.get("data") or [{}])[0].get("max_model_len")
-        return value if isinstance(value, int) else None
+        value = _first(data, "data").get("max_model_len")
+        return value if isinstance(value, int) and value > 0 else None
 
     def wait_healthy(self, timeout_s: float) -> None:
         """Wait until /health says 200: a proxy may not have looked at a restarted engine yet. Raises AskFailed."""
@@ -70,10 +72,10 @@ class EngineClient:
     def model_name(self) -> str:
         """Return the name under which the engine serves. Raises AskFailed."""
         data = self._json("GET", "/v1/models", None, {}, _QUICK_S)
-        cards = data.get("data") or []
-        if not cards:
+        card = _first(data, "data")
+        if not card.get("id"):
             raise AskFailed(f"{self.name} serves no model")
-        return str(cards[0].get("id"))
+        return str(card["id"])
 
     def _json(self, method: str, path: str, body: Any, headers: Mapping[str, str], timeout_s: float) -> dict[str, Any]:
         status, text = self._ask(method, path, body, headers, timeout_s)
@@ -104,12 +106,22 @@ class EngineClient:
             connection.close()
 
 
+def _first(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return the first object of a list in an answer; empty where there is none: what answers may be no engine at all."""
+    items = data.get(key)
+    return items[0] if isinstance(items, list) and items and isinstance(items[0], dict) else {}
+
+
 def _token_ids(choice: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return a choice's tokens: from `token_ids` (vLLM 0.10.2 on), else from logprobs written as ids, else its text as one pseudo-token each."""
+    """Return a choice's tokens: from `token_ids` (vLLM 0.10.2 on), else from logprobs written as ids, else its text as one pseudo-token each.
+
+    Raises ValueError or TypeError where they are no numbers.
+    """
     ids = choice.get("token_ids")
     if isinstance(ids, list) and ids:
         return tuple(int(one) for one in ids)
-    names: Sequence[Any] = (choice.get("logprobs") or {}).get("tokens") or []
-    if names and all(isinstance(one, str) and one.startswith("token_id:") for one in names):
+    logprobs = choice.get("logprobs")
+    names = logprobs.get("tokens") if isinstance(logprobs, dict) else None
+    if isinstance(names, list) and names and all(isinstance(one, str) and one.startswith("token_id:") for one in names):
         return tuple(int(one.removeprefix("token_id:")) for one in names)
     return tuple(ord(character) for character in str(choice.get("text") or ""))

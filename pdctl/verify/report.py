@@ -85,7 +85,11 @@ class VerifyReport:
             return f"KV NOT verified: only {self.equality.text}"
         tokens = [pair.tokens for pair in self.pairs if pair.tokens is not None]
         expected = sum(pair.expected for pair in self.pairs if pair.tokens is not None)
-        moved = f"{sum(tokens)}/{expected} tokens" if tokens else f"{len(self.pairs)} pairs"
+        moved = (
+            f"{sum(tokens)}/{expected} tokens"
+            if tokens
+            else f"{len(self.pairs)} pair{'s' if len(self.pairs) > 1 else ''}"
+        )
         speeds = [pair.gb_per_s for pair in self.pairs if pair.gb_per_s is not None]
         speed = f", {min(speeds):.2g} GB/s" if speeds else ""
         return f"KV verified ({moved}{speed})"

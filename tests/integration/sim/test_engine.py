@@ -3,109 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import sys
-import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pdctl.vllm.metrics import parse_metrics
-from tests.conftest import eventually, free_block
-
-NIXL = {"kv_connector": "NixlConnector"}
-
-
-@dataclass
-class Sim:
-    """One running engine."""
-
-    process: subprocess.Popen[bytes]
-    url: str
-    log: Path
-
-    def post(
-        self, body: dict[str, Any], path: str = "/v1/completions", request_id: str = "", timeout_s: float = 20
-    ) -> Any:
-        headers = {"content-type": "application/json", **({"x-request-id": request_id} if request_id else {})}
-        request = urllib.request.Request(
-            f"{self.url}{path}", json.dumps({"model": "tiny", "temperature": 0, **body}).encode(), headers
-        )
-        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-            return json.load(answer)
-
-    def status(self, body: dict[str, Any], **options: Any) -> tuple[int, str]:
-        try:
-            self.post(body, **options)
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-        return 200, ""
-
-    def metric(self, name: str, **labels: str) -> float:
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=5) as answer:
-            return parse_metrics(answer.read().decode()).total(name, **labels) or 0.0
-
-    def healthy(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=1) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
-
-
-Start = Callable[..., Sim]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    running: list[Sim] = []
-
-    def run(
-        *flags: str, config: dict[str, Any] | None = None, env: dict[str, str] | None = None, wait: bool = True
-    ) -> Sim:
-        port = free_block()
-        log = tmp_path / f"sim-{len(running)}.log"
-        argv = [
-            sys.executable,
-            "-m",
-            "pdctl.sim",
-            "--model",
-            "sim/tiny",
-            "--port",
-            str(port),
-            "--sim-startup",
-            "0",
-            *flags,
-        ]
-        if config is not None:
-            argv += ["--kv-transfer-config", json.dumps(config)]
-        with log.open("wb") as out:
-            process = subprocess.Popen(argv, env={**os.environ, **(env or {})}, stdout=out, stderr=subprocess.STDOUT)
-        one = Sim(process, f"http://127.0.0.1:{port}", log)
-        running.append(one)
-        if wait:
-            eventually(one.healthy, 20, "the engine is healthy")
-        return one
-
-    yield run
-    for one in running:
-        one.process.kill()
-        one.process.wait()
-
-
-def nixl(start: Start, role: str, *flags: str, **more: Any) -> Sim:
-    env = {"VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_block())}
-    return start(*flags, config={**NIXL, "kv_role": role}, env={**env, **more.pop("env", {})}, **more)
-
-
-A, B = "aaaa one two three four", "bbbb one two three four"
+from tests.conftest import eventually
+from tests.integration.sim.engines import NIXL, A, B, Sim, Start, nixl, p2p
 
 
 def hand_over(producer: Sim, consumer: Sim, changes: dict[str, Any] | None = None, **options: Any) -> Any:
@@ -157,14 +62,6 @@ def test_a_side_channel_clash_hangs_the_start(start: Start) -> None:
         assert "Address already in use" in one.log.read_text()
         assert one.process.poll() is None
         assert not one.healthy()
-
-
-def p2p(start: Start, role: str, *flags: str, **more: Any) -> tuple[Sim, str]:
-    port = free_block()
-    extra = {"http_port": "1", **more.pop("extra", {})}
-    config = {"kv_connector": "P2pNcclConnector", "kv_role": role, "kv_port": port, "kv_connector_extra_config": extra}
-    env = {"VLLM_HOST_IP": "127.0.0.1", "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION": "1", **more.pop("env", {})}
-    return start("--sim-vllm-version", "0.22.1", *flags, config=config, env=env, **more), f"127.0.0.1:{port}"
 
 
 def test_p2p_moves_kv_by_the_request_id(start: Start) -> None:
@@ -239,22 +136,6 @@ def test_configs_are_refused_in_vllms_words(
     one = start("--sim-vllm-version", version, config=config, wait=False)
     assert one.process.wait(15) == code
     assert says in one.log.read_text()
-
-
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ({"prompt": "x", "max_tokens": 1, "min_tokens": 5}, "min_tokens must be less than or equal to max_tokens"),
-        ({"prompt": "x", "stream_options": {"include_usage": True}}, "stream=True"),
-        ({"prompt": [1] * 9000}, "maximum context length"),
-        ({"prompt": ""}, "cannot be empty"),
-        ({"prompt": "x", "n": 0}, "n must be at least 1"),
-    ],
-)
-def test_requests_are_refused_in_vllms_form(start: Start, body: dict[str, Any], says: str) -> None:
-    code, answer = start().status(body)
-    assert code == 400
-    assert says in json.loads(answer)["error"]["message"]
 
 
 def test_answers_in_all_their_forms(start: Start) -> None:
