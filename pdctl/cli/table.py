@@ -4,6 +4,10 @@ from __future__ import annotations
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("pdctl.cli.commands.plan", "Show everything `up` would do: GPUs, ports, argv, env, kv-transfer-config"),
+    "check": (
+        "pdctl.cli.commands.check",
+        "Judge kv-transfer-configs and `vllm serve` commands that were written by hand",
+    ),
     "up": ("pdctl.cli.commands.up", "Start the cluster, wait until it is ready, prove that KV moves"),
     "status": ("pdctl.cli.commands.status", "Show the instances with state, GPUs, ports, load"),
     "logs": ("pdctl.cli.commands.logs", "Show what the instances wrote, merged by time"),
@@ -12,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ls": ("pdctl.cli.commands.ls", "List the clusters known on this machine"),
     "proxy": ("pdctl.cli.commands.proxy", "Run the built-in proxy alone, in front of engines that others run"),
     "sim": ("pdctl.cli.commands.sim", "Run one simulated engine, with the flags of `vllm serve`"),
+    "connectors": ("pdctl.cli.commands.connectors", "Show vLLM's KV connectors and the releases that have them"),
     "schema": ("pdctl.cli.commands.schema", "Print the JSON Schema of the topology file"),
     "version": ("pdctl.cli.commands.version", "Show versions"),
 }

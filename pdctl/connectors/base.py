@@ -1,18 +1,23 @@
 """What pdctl asks of a KV connector.
 
-A connector module has one value, `CONNECTOR`, that follows `Connector`. The planner calls `problems`, `ports`,
+A connector module has one value, `CONNECTOR`, a `Connector`. The planner calls `problems`, `ports`,
 `kv_transfer_config`, `env` and `warnings`; the proxy and `verify` call `handover`. Nothing here does I/O.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
+
+from pdctl.vllm.releases import release
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Version = tuple[int, ...]
+KV_ROLES = {"producer": "kv_producer", "consumer": "kv_consumer"}
+"""vLLM's word for a role; kv_both is never written: Nixl deprecates it from 0.23 on, P2pNccl takes it for a producer."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class PortNeed:
 
 @dataclass(frozen=True)
 class RuleProblem:
-    """A connector's rule that the topology breaks."""
+    """A connector's rule that the topology breaks, with the reason."""
 
     path: tuple[str | int, ...]
     """Path of the topology key to blame, such as ("decode", "tp")."""
@@ -69,6 +74,10 @@ class Ask:
     prefill_args: Mapping[str, Any] | None = None
     decode_args: Mapping[str, Any] | None = None
 
+    def shape(self, role: str) -> Shape:
+        """Return a role's sizes; `role` is producer or consumer."""
+        return self.prefill if role == "producer" else self.decode
+
 
 @dataclass(frozen=True)
 class Seat:
@@ -107,6 +116,8 @@ class HandOver(Protocol):
     """True where a request's KV is named once per HTTP request, so lists of prompts and n > 1 must be split."""
     plain_requests_kill: bool
     """True where an engine dies of a request that was not prepared by `request_id` (P2pNccl)."""
+    names_kv: bool
+    """True where the messages say which KV is meant, so that a consumer can be given another prompt's (the swap test)."""
 
     def request_id(self, unique: str, producer: Peer, consumer: Peer) -> str:
         """Return the X-Request-Id for both legs. `unique` is a token of letters, digits, `-` and `_`."""
@@ -124,43 +135,74 @@ class HandOver(Protocol):
         ...
 
 
-class Connector(Protocol):
-    """One KV connector of vLLM."""
+class Connector(ABC):
+    """One KV connector of vLLM. A subclass overrides what differs from the answers here, which most connectors give."""
 
     name: str
     """Short name in a topology, such as `nixl`."""
-    class_name: str
-    """vLLM's name, such as `NixlConnector`."""
-    aliases: tuple[str, ...]
-    first: Version
-    last: Version | None
-    """Last vLLM release that has it; None if the newest known one has."""
-    handover: HandOver
+    class_names: tuple[str, ...]
+    """vLLM's names for it, the newest first; any of them is understood in a topology."""
+    disaggregates: bool = True
+    """Whether it hands KV from producer to consumer; False for caches, which are passed through."""
+    handover: HandOver | None = None
+    """The messages of a request; None where pdctl's proxy does not speak the protocol."""
+    protocol: str
+    """What a proxy has to do for it, in one line."""
+    own_keys: tuple[str, ...] = ()
+    """Keys of kv_connector_extra_config that pdctl sets for each instance."""
+    simulated: bool = False
+    """Whether the simulated engine can stand in for it."""
 
-    def problems(self, ask: Ask) -> list[RuleProblem]:
+    @property
+    def wire_name(self) -> str:
+        """Short name of the connector whose messages the proxy and `verify` speak: its own, or that of the one inside."""
+        return self.name
+
+    @property
+    def title(self) -> str:
+        """What a plan calls it."""
+        return self.name
+
+    def class_name(self, version: Version) -> str:  # noqa: ARG002 - SharedStorageConnector was renamed
+        """Return the name to write for this release, whether or not it has it."""
+        return self.class_names[0]
+
+    def problems(self, ask: Ask) -> list[RuleProblem]:  # noqa: ARG002 - for subclasses
         """Return the rules that the cluster breaks with this vLLM version."""
-        ...
+        return []
 
-    def warnings(self, ask: Ask) -> list[str]:
+    def warnings(self, ask: Ask) -> list[str]:  # noqa: ARG002 - for subclasses
         """Return what will work but deserves a word."""
-        ...
+        return []
 
-    def ports(self, ask: Ask, role: str) -> list[PortNeed]:
+    def ports(self, ask: Ask, role: str) -> list[PortNeed]:  # noqa: ARG002 - for subclasses
         """Return the ports that one instance of `role` opens for the connector."""
-        ...
+        return []
 
-    def registers(self, ask: Ask) -> bool:
+    def registers(self, ask: Ask) -> bool:  # noqa: ARG002 - for subclasses
         """Return whether the engines register with the proxy, which then needs a port for it."""
-        ...
+        return False
 
+    @abstractmethod
     def kv_transfer_config(self, ask: Ask, seat: Seat) -> dict[str, Any]:
         """Return the --kv-transfer-config of one instance."""
-        ...
 
-    def env(self, ask: Ask, seat: Seat) -> dict[str, str]:
+    def env(self, ask: Ask, seat: Seat) -> dict[str, str]:  # noqa: ARG002 - for subclasses
         """Return the environment that one instance needs for the connector."""
-        ...
+        return {}
 
-    def args(self, ask: Ask, role: str) -> dict[str, Any]:
+    def args(self, ask: Ask, role: str) -> dict[str, Any]:  # noqa: ARG002 - for subclasses
         """Return engine flags that the connector needs for right results and the user has not set."""
-        ...
+        return {}
+
+    def _config(self, ask: Ask, kv_role: str, extra: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a --kv-transfer-config; a failed load is an error where the release lets one choose.
+
+        Computed again in silence it would look like a transfer (vLLM's default up to 0.16).
+        """
+        config: dict[str, Any] = {"kv_connector": self.class_name(ask.version), "kv_role": kv_role}
+        if "kv_load_failure_policy" in release(ask.version).kv_config_fields:
+            config["kv_load_failure_policy"] = "fail"
+        if extra:
+            config["kv_connector_extra_config"] = dict(extra)
+        return config

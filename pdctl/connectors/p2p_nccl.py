@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pdctl.connectors.base import Ask, Peer, PortNeed, RuleProblem, Seat, Version
+from pdctl.connectors.base import KV_ROLES, Ask, Connector, Peer, PortNeed, RuleProblem, Seat
 from pdctl.connectors.prefill import prefill_body
+from pdctl.vllm.releases import release
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,7 +15,10 @@ _MEM_POOL_GB = "4"
 """Pinned host memory of each rank; vLLM's default is 32 GiB (p2p_nccl_engine.py), which eight ranks make 256."""
 _BUFFER_BYTES = {"producer": 10, "consumer": 4_000_000_000}
 """GPU bytes that a consumer holds before it spills to host memory; a producer that pushes has no use for it."""
-_OWN_KEYS = ("proxy_ip", "proxy_port", "http_port")
+
+
+_NO_SUFFIX = "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION"
+"""Both sides need it: a suffix of its own on each makes the keys of one request differ."""
 
 
 class P2pNcclHandOver:
@@ -22,6 +26,7 @@ class P2pNcclHandOver:
 
     one_prompt_per_request = False
     plain_requests_kill = True
+    names_kv = True
 
     def request_id(self, unique: str, producer: Peer, consumer: Peer) -> str:
         """Raises ValueError if an end has no KV address: a request without both kills the engine."""
@@ -39,23 +44,24 @@ class P2pNcclHandOver:
         return None
 
 
-class P2pNccl:
+class P2pNccl(Connector):
     """See `pdctl.connectors.base.Connector`."""
 
     name = "p2p_nccl"
-    class_name = "P2pNcclConnector"
-    aliases: tuple[str, ...] = ()
-    first: Version = (0, 9, 2)
-    last: Version | None = (0, 23, 0)
+    class_names = ("P2pNcclConnector",)
     handover = P2pNcclHandOver()
+    protocol = "prefill read to its end, then decode; the X-Request-Id of both names both KV addresses"
+    own_keys = ("proxy_ip", "proxy_port", "http_port")
+    simulated = True
 
     def problems(self, ask: Ask) -> list[RuleProblem]:
         found: list[RuleProblem] = []
-        if (0, 12, 0) <= ask.version < (0, 17, 0):
+        randomised = ask.version >= (0, 14, 0)  # v1/engine/input_processor.py:444
+        if randomised and _NO_SUFFIX not in release(ask.version).environment:
             found.append(
                 RuleProblem(
                     ("connector",),
-                    "P2pNccl hangs in vLLM 0.12 to 0.16: a random suffix on request ids makes sender and receiver wait for each other, and no switch exists",
+                    "P2pNccl hangs in vLLM 0.14 to 0.16: a random suffix on request ids makes sender and receiver wait for each other, and no switch exists",
                     "use vLLM 0.17 to 0.23, or `connector: nixl`",
                 )
             )
@@ -78,15 +84,13 @@ class P2pNccl:
                         f"use dp: 1 and more {role}.replicas",
                     )
                 )
+        blocks = [(args or {}).get("block-size") for args in (ask.prefill_args, ask.decode_args)]
+        if blocks[0] != blocks[1]:
+            what = "P2pNccl needs the same block size on both roles: whole blocks are sent"
+            found.append(RuleProblem(("decode", "args", "block-size"), what, "set block-size under engine.args"))
         if ask.device == "cpu" and ask.engine_kind == "vllm":
             found.append(RuleProblem(("connector",), "P2pNccl needs GPUs", "use `connector: nixl` on CPU engines"))
-        found += _model_problems(ask)
-        found += [
-            RuleProblem(("connector", "extra", key), f"pdctl sets `{key}` for each instance", "remove it")
-            for key in ask.extra
-            if key in _OWN_KEYS
-        ]
-        return found
+        return [*found, *_model_problems(ask)]
 
     def warnings(self, ask: Ask) -> list[str]:
         found = [
@@ -103,7 +107,7 @@ class P2pNccl:
         return found
 
     def ports(self, ask: Ask, role: str) -> list[PortNeed]:
-        shape = ask.prefill if role == "producer" else ask.decode
+        shape = ask.shape(role)
         return [PortNeed("kv", shape.tp * shape.pp, "one for each rank (kv_port + rank)")]
 
     def registers(self, ask: Ask) -> bool:  # noqa: ARG002 - the interface's signature
@@ -120,7 +124,7 @@ class P2pNccl:
         extra["http_port"] = str(seat.http_port)
         config: dict[str, Any] = {
             "kv_connector": "P2pNcclConnector",
-            "kv_role": "kv_producer" if seat.role == "producer" else "kv_consumer",
+            "kv_role": KV_ROLES[seat.role],
             "kv_port": seat.ports["kv"],
             "kv_buffer_size": _BUFFER_BYTES[seat.role],
             "kv_connector_extra_config": extra,
@@ -129,8 +133,8 @@ class P2pNccl:
 
     def env(self, ask: Ask, seat: Seat) -> dict[str, str]:
         env: dict[str, str] = {}
-        if ask.version >= (0, 17, 0):
-            env["VLLM_DISABLE_REQUEST_ID_RANDOMIZATION"] = "1"
+        if _NO_SUFFIX in release(ask.version).environment:
+            env[_NO_SUFFIX] = "1"
         if seat.role == "consumer" and _needs_v1_runner(ask):
             env["VLLM_USE_V2_MODEL_RUNNER"] = "0"
         if ask.share_gpus > 1:
@@ -177,10 +181,6 @@ def _model_problems(ask: Ask) -> list[RuleProblem]:
                 "P2pNccl up to vLLM 0.22 does not put MLA's KV cache into decode: the answers are garbage",
                 "use vLLM 0.23 or `connector: nixl`",
             )
-        ]
-    if any(key in config for key in ("mamba_d_state", "ssm_cfg", "layers_block_type")):
-        return [
-            RuleProblem(("model",), "P2pNccl cannot carry the state of Mamba or hybrid models", "use `connector: nixl`")
         ]
     return []
 

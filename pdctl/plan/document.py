@@ -20,7 +20,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "engine": f"simulated vLLM {plan.vllm_version}" if plan.engine_kind == "sim" else f"vLLM {plan.vllm_version}",
         "model": plan.model,
         "served_model_name": plan.served_model_name,
-        "connector": plan.connector,
+        "connector": plan.connector_title or plan.connector,
         "url": plan.url,
         "gpus": {"needed": plan.gpus.needed, "formula": plan.gpus.formula, "available": plan.gpus.available},
         "instances": [_instance(one) for one in plan.instances],

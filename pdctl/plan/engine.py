@@ -88,7 +88,7 @@ def engine_env(
     env["VLLM_HOST_IP"] = address
     if host.interface:
         env |= {"NCCL_SOCKET_IFNAME": host.interface, "GLOO_SOCKET_IFNAME": host.interface}
-        if connector is not None and connector.name == "nixl":
+        if connector is not None and connector.wire_name in ("nixl", "nixl_push", "lmcache"):
             env["UCX_NET_DEVICES"] = host.interface
     if connector is not None and seat is not None:
         env |= connector.env(ask, seat)

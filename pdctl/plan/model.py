@@ -108,12 +108,14 @@ class Plan:
     vllm_version: str
     version_assumed: bool
     connector: str | None
-    """Short name, such as `nixl`."""
+    """Short name of the connector whose messages are spoken, such as `nixl`."""
     gpus: GpuSum
     hosts: tuple[HostPlan, ...]
     instances: tuple[InstancePlan, ...]
     """Producers, consumers, aggregated replicas, then the proxy."""
     warnings: tuple[str, ...]
+    connector_title: str | None = None
+    """What people are shown: `nixl`, `multi (nixl + offloading)`."""
     health: Mapping[str, Any] = field(default_factory=dict)
     restart: Mapping[str, Any] = field(default_factory=dict)
     logs: Mapping[str, Any] = field(default_factory=dict)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from pdctl.connectors.base import Ask, Connector, PortNeed, Seat, Shape
 from pdctl.errors import PlanError, Problem
-from pdctl.plan.arguments import argument_problems
+from pdctl.plan.arguments import check_arguments
+from pdctl.plan.connector_check import connector_problems
 from pdctl.plan.engine import SECRETS, engine_argv, engine_env, here
 from pdctl.plan.gpus import gpu_problems, gpu_sum, host_gpus
 from pdctl.plan.model import GpuSum, HostPlan, InstancePlan, Plan, PortRange, Rank
@@ -14,7 +15,7 @@ from pdctl.plan.placement import Placed, place
 from pdctl.plan.ports import allocate_ports
 from pdctl.plan.proxy import proxy_plan
 from pdctl.plan.shapes import RoleShape, role_shapes
-from pdctl.plan.versions import EngineVersion, chosen_connector, engine_version, version_problems
+from pdctl.plan.versions import EngineVersion, chosen_connector, engine_version
 from pdctl.topology.schema import Host, Topology
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class _Planner:
     def plan(self) -> Plan:
         connector, version = self._engine()
         ask = self._ask(connector, version)
-        self._check_args()
+        self._check_args(connector, version)
         if connector is not None:
             self._check_connector(connector, version, ask)
         gpus, placed = self._place()
@@ -92,24 +93,22 @@ class _Planner:
             decode_args=consumer.args if consumer else None,
         )
 
-    def _check_args(self) -> None:
+    def _check_args(self, connector: Connector | None, version: EngineVersion) -> None:
         sections = {
             "engine": self.topology.engine.args,
             **{role.key: getattr(self.topology, role.key).args for role in self.roles},
         }
-        self.problems += argument_problems(sections, self.source)
+        checked = check_arguments(
+            sections, self.roles, version, self.source,
+            simulated=self.topology.engine.kind == "sim", disaggregated=connector is not None and connector.disaggregates,
+        )  # fmt: skip
+        self.problems += checked.problems
+        self.warnings += checked.warnings
 
     def _check_connector(self, connector: Connector, version: EngineVersion, ask: Ask) -> None:
-        gone = version_problems(connector, version, self.source)
-        broken = [] if gone else connector.problems(ask)
-        self.problems += [
-            *gone,
-            *(
-                self.source.problem(self.source.written(one.path, one.path[1:] or one.path), one.what, one.fix)
-                for one in broken
-            ),
-        ]
-        self.warnings += connector.warnings(ask)
+        problems, warnings = connector_problems(self.topology, connector, version, ask, self.source)
+        self.problems += problems
+        self.warnings += warnings
 
     def _place(self) -> tuple[GpuSum, dict[str, Placed]]:
         gpus = host_gpus(self.topology, self.hosts, self.facts)
@@ -215,7 +214,7 @@ class _Planner:
         if self.topology.proxy.kind == "none":
             return []
         host = self._proxy_host()
-        name = connector.name if connector else None
+        name = connector.wire_name if connector else None
         return [
             proxy_plan(
                 self.topology,
@@ -245,7 +244,8 @@ class _Planner:
             device=topology.engine.device,
             vllm_version=version.text,
             version_assumed=version.assumed,
-            connector=connector.name if connector else None,
+            connector=connector.wire_name if connector else None,
+            connector_title=connector.title if connector else None,
             gpus=gpus,
             hosts=tuple(
                 HostPlan(host.name, self._address(host), host.workdir, host.ssh.model_dump(exclude_none=True) if host.ssh else None, used[host.name])

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pdctl.connectors.registry import SHORT_NAMES, UnknownConnector, find_connector
-from pdctl.vllm.version import NEWEST_KNOWN, Version, format_version, parse_version
+from pdctl.connectors.multi import Child, Multi
+from pdctl.connectors.registry import PD_NAMES, UnknownConnector, connector_spans, find_connector, newest_with
+from pdctl.vllm.releases import known_releases, newest_known, release
+from pdctl.vllm.version import Version, format_version, parse_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from pdctl.errors import Problem
     from pdctl.plan.facts import Facts
     from pdctl.topology.schema import Host, Topology
-    from pdctl.topology.source import SourceMap
+    from pdctl.topology.source import Path, SourceMap
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ def engine_version(
 
     A simulated engine stands in for the newest release that has the connector.
     """
-    newest = NEWEST_KNOWN if connector is None or connector.last is None else connector.last
+    newest = (newest_with(connector) if connector else None) or newest_known()
     fallback = EngineVersion(newest, format_version(newest), assumed=True)
     written = topology.engine.version
     if written:
@@ -73,31 +75,48 @@ def engine_version(
 
 def chosen_connector(topology: Topology, source: SourceMap) -> tuple[Connector | None, list[Problem]]:
     """Return the connector that the file names."""
-    if topology.connector is None:
+    spec = topology.connector
+    if spec is None:
         return None, []
+    connector, problems = _find(spec.name, ("connector",), source)
+    if not spec.connectors:
+        return connector, problems
+    if connector is not None and connector.name != "multi":
+        what = f"only `multi` has connectors inside, this is `{spec.name}`"
+        problems.append(
+            source.problem(("connector", "connectors"), what, "write name: multi, and this one among its connectors")
+        )
+        return connector, problems
+    children = []
+    for index, one in enumerate(spec.connectors):
+        child, more = _find(one.name, ("connector", "connectors", index), source)
+        problems += more
+        if child is not None:
+            children.append(Child(child, one.extra))
+    return Multi(tuple(children)), problems
+
+
+def _find(name: str, path: Path, source: SourceMap) -> tuple[Connector | None, list[Problem]]:
     try:
-        return find_connector(topology.connector.name), []
+        return find_connector(name), []
     except UnknownConnector as error:
-        fix = f"did you mean `{error.nearest}`?" if error.nearest else f"use one of {', '.join(SHORT_NAMES)}"
-        return None, [source.problem(("connector",), f"unknown connector `{topology.connector.name}`", fix)]
+        fix = f"did you mean `{error.nearest}`?" if error.nearest else f"use one of {', '.join(PD_NAMES)}"
+        return None, [source.problem(path, f"unknown connector `{name}`", fix)]
 
 
 def version_problems(connector: Connector, engine: EngineVersion, source: SourceMap) -> list[Problem]:
-    """Return a problem if the release does not have the connector."""
-    if engine.version < connector.first:
-        return [
-            source.problem(
-                ("connector",),
-                f"{connector.class_name} came with vLLM {format_version(connector.first)}, this is {engine.text}",
-                "use a newer vLLM",
-            )
-        ]
-    if connector.last is not None and engine.version > connector.last and engine.version[:2] != connector.last[:2]:
-        gone = f"{connector.last[0]}.{connector.last[1] + 1}"
-        return [
-            source.problem(
-                ("connector",), f"{connector.class_name} went away in vLLM {gone}, this is {engine.text}",
-                f"write `connector: nixl`, or use vLLM {format_version(connector.last)}",
-            )
-        ]  # fmt: skip
-    return []
+    """Return a problem if the release does not have the connector; a release newer than the known ones is taken for the newest."""
+    if connector.class_name(engine.version) in release(engine.version).connectors:
+        return []
+    spans = connector_spans(connector)
+    name = connector.class_names[0]
+    later = [span for span in spans if engine.version < span.first]
+    if later:
+        what = f"{name} came with vLLM {format_version(later[0].first)}, this is {engine.text}"
+        return [source.problem(("connector",), what, "use a newer vLLM")]
+    last = newest_with(connector)
+    assert last is not None
+    gone = next(one for one in known_releases() if one > last)
+    instead = "write `connector: nixl`, or use" if connector.name != "nixl" else "use"
+    what = f"{name} went away in vLLM {format_version(gone)}, this is {engine.text}"
+    return [source.problem(("connector",), what, f"{instead} vLLM {format_version(last)}")]

@@ -177,6 +177,66 @@ def show_causes(data: Data) -> None:
             _out(f"  fix: {one['fix']}")
 
 
+def show_connectors(data: Data) -> None:
+    """Print the table of connectors, for one release if one was asked for."""
+    from pdctl.render.console import print_rows
+
+    asked = data["asked"]
+    rows = []
+    for one in data["connectors"]:
+        if asked and not one["in_this_release"]:
+            continue
+        front = "pdctl" if one["proxied_by_pdctl"] else "its own"
+        rows.append((
+            one["name"], one["class_names"][0], ", ".join(one["releases"]), "yes" if one["disaggregates"] else "cache",
+            front if one["disaggregates"] else "-", {True: "yes", False: "no", None: "-"}[one["hybrid_kv_cache"]],
+        ))  # fmt: skip
+    if asked:
+        refused = "refused" if data["unknown_fields_refused"] else "ignored"
+        nixl = data["nixl_connector_version"]
+        _out(
+            f"vLLM {data['vllm']}: unknown fields of --kv-transfer-config are {refused}{f', NIXL connector version {nixl}' if nixl else ''}"
+        )
+        _out(f"its fields: {', '.join(data['kv_config_fields'])}\n")
+    print_rows(("NAME", "CLASS", "VLLM", "P/D", "PROXY", "HYBRID"), rows, first_to_go=("HYBRID", "CLASS"))
+    if asked:
+        gone = [one["name"] for one in data["connectors"] if not one["in_this_release"]]
+        if gone:
+            _out(f"\nnot in this release: {', '.join(gone)}")
+    for warning in data["warnings"]:
+        _out(f"\nwarning: {warning}")
+
+
+def show_connector(data: Data) -> None:
+    """Print one connector."""
+    (one,) = data["connectors"]
+    has = "has it" if one["in_this_release"] else "does not have it"
+    _out(f"{one['name']}: {', '.join(one['class_names'])}, vLLM {' and '.join(one['releases'])}; {data['vllm']} {has}")
+    _out(f"disaggregates: {'yes' if one['disaggregates'] else 'no, it caches'}")
+    _out(f"proxy: {one['protocol']}{'' if one['proxied_by_pdctl'] else '; not by the proxy of pdctl'}")
+    if one["extra_keys"]:
+        _out(f"keys of kv_connector_extra_config that {data['vllm']} reads: {', '.join(one['extra_keys'])}")
+    if one["set_by_pdctl"]:
+        _out(f"set by pdctl: {', '.join(one['set_by_pdctl'])}")
+    for warning in data["warnings"]:
+        _out(f"\nwarning: {warning}")
+
+
+def show_check(data: Data) -> None:
+    """Print what does not fit, one finding with its fix after another."""
+    assumed = ", the newest known; --vllm names another" if data["assumed"] else ""
+    for one in data["findings"]:
+        _out(f"{'error' if one['fatal'] else 'note'}: {one['instance']}: {one['what']}\n  {one['fix']}")
+    errors = sum(one["fatal"] for one in data["findings"])
+    notes = len(data["findings"]) - errors
+    said = (
+        f"{errors} error{'' if errors == 1 else 's'}, {notes} note{'' if notes == 1 else 's'}"
+        if data["findings"]
+        else "nothing is wrong"
+    )
+    _out(f"{said} (vLLM {data['vllm']}{assumed})")
+
+
 def show_version(data: Data) -> None:
     """Print versions."""
     for name, version in data.items():
@@ -186,5 +246,5 @@ def show_version(data: Data) -> None:
 
 VIEWS: dict[str, Callable[[Data], None]] = {
     "plan": show_plan, "up": show_up, "status": show_status, "down": show_down, "verify": show_verify, "ls": show_ls,
-    "causes": show_causes, "version": show_version,
+    "causes": show_causes, "version": show_version, "connectors": show_connectors, "connector": show_connector, "check": show_check,
 }  # fmt: skip

@@ -8,7 +8,8 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pdctl.vllm.version import NEWEST_KNOWN, Version, format_version, parse_version
+from pdctl.vllm.releases import newest_known
+from pdctl.vllm.version import Version, format_version, parse_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,7 +108,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--data-parallel-size", "-dp", type=int, default=1)
     add("--max-model-len", type=int, default=8192)
     add("--kv-transfer-config", metavar="JSON", help="as for vLLM: NixlConnector or P2pNcclConnector")
-    add("--sim-vllm-version", default=format_version(NEWEST_KNOWN), help="whose rules to follow (default %(default)s)")
+    add(
+        "--sim-vllm-version", default=format_version(newest_known()), help="whose rules to follow (default %(default)s)"
+    )
     add(
         "--sim-startup",
         type=float,

@@ -33,6 +33,12 @@ def normalise(
         result["name"] = default_name
     if isinstance(result.get("connector"), str):
         result["connector"] = {"name": result["connector"]}
+    inside = result["connector"].get("connectors") if isinstance(result.get("connector"), dict) else None
+    if isinstance(inside, list):
+        result["connector"] = {
+            **result["connector"],
+            "connectors": [{"name": one} if isinstance(one, str) else one for one in inside],
+        }
     _fold_layout(result, settings, written, report)
     return result
 

@@ -119,11 +119,21 @@ class RoleSpec(_Strict):
     hosts: list[str] = Field([], description="Names of the hosts that this role may use; default: all")
 
 
+class InnerConnectorSpec(_Strict):
+    """A connector inside MultiConnector."""
+
+    name: Text = Field(description="Short name or vLLM's class name", examples=["nixl", "offloading"])
+    extra: dict[str, Any] = Field({}, description="Goes into its own kv_connector_extra_config")
+
+
 class ConnectorSpec(_Strict):
     """The KV connector: a short name or vLLM's class name, and what goes into kv_connector_extra_config."""
 
     name: Text = Field(description="Short name or vLLM's class name", examples=["nixl", "p2p_nccl"])
     extra: dict[str, Any] = Field({}, description="Goes into vLLM's kv_connector_extra_config")
+    connectors: list[InnerConnectorSpec] = Field(
+        [], description="For `multi`: the connectors inside, the first asked first"
+    )
 
 
 class Ssh(_Strict):

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Verdict = Literal["used", "ignored", "damaged", "not moved", "inconclusive", "error"]
+Verdict = Literal["used", "unproven", "ignored", "damaged", "not moved", "inconclusive", "error"]
+"""`unproven`: metrics and answers agree with a transfer, and no test can tell it from a prompt that was computed again."""
 _ENOUGH = 2
 """Equal tokens that are no coincidence, where the two truths differ later than the first token."""
 
@@ -92,6 +93,20 @@ def judge_pair(swaps: Sequence[Swap], external_tokens: float | None) -> Judgemen
         )
     bad = sum(one.verdict == worst.verdict for one in clear)
     return Judgement(worst.verdict, f"{worst.reason} ({bad} of {len(clear)} swaps)")
+
+
+def judge_unnamed(truth: Sequence[int], output: Sequence[int], external_tokens: float | None) -> Judgement:
+    """Judge one prompt of a connector that finds KV by the prompt itself, which rules a swap out."""
+    if not output:
+        return Judgement("error", "the consumer gave no token")
+    if not leading_equal(output, truth):
+        return Judgement("damaged", "the answer differs from a plain run's from the first token on")
+    if external_tokens == 0:
+        return Judgement("not moved", "no KV moved: 0 tokens came from a peer, the consumer computed the prompt itself")
+    claimed = "" if external_tokens is None else f"metrics claim {int(external_tokens)} tokens and "
+    return Judgement(
+        "unproven", f"{claimed}the answer is right; a connector that finds KV by the prompt cannot be swap-tested"
+    )
 
 
 def covering_pairs(producers: Sequence[str], consumers: Sequence[str]) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from pdctl.verify.judge import Verdict
 
 _KV_NOT_MOVED = 5
+FINE = ("used", "unproven")
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,13 @@ class VerifyReport:
     equality: Equality | None
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
+    unverified: str = ""
+    """Why nothing could be probed; empty if it was."""
 
     @property
     def ok(self) -> bool:
         """Whether every pair used the KV and the proxy's answers agree with plain ones."""
-        return all(pair.verdict == "used" for pair in self.pairs) and not self.proxy_wrong
+        return all(pair.verdict in FINE for pair in self.pairs) and not self.proxy_wrong
 
     @property
     def proxy_wrong(self) -> bool:
@@ -74,9 +77,11 @@ class VerifyReport:
     @property
     def headline(self) -> str:
         """One line for people."""
+        if self.unverified:
+            return f"KV not verified: {self.unverified}"
         if not self.pairs:
             return "nothing to verify: no prefill and decode"
-        bad = [pair for pair in self.pairs if pair.verdict != "used"]
+        bad = [pair for pair in self.pairs if pair.verdict not in FINE]
         if bad:
             first = bad[0]
             more = f" (and {len(bad) - 1} more pairs)" if len(bad) > 1 else ""
@@ -92,6 +97,8 @@ class VerifyReport:
         )
         speeds = [pair.gb_per_s for pair in self.pairs if pair.gb_per_s is not None]
         speed = f", {min(speeds):.2g} GB/s" if speeds else ""
+        if any(pair.verdict == "unproven" for pair in self.pairs):
+            return f"KV moved by the metrics, answers right, not provable by a swap ({moved}{speed})"
         return f"KV verified ({moved}{speed})"
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,5 +106,5 @@ class VerifyReport:
         equality = None if self.equality is None else {**asdict(self.equality), "text": self.equality.text}
         return {
             "schema": 1, "ok": self.ok, "exit_code": self.exit_code, "pairs": [asdict(pair) for pair in self.pairs], "equality": equality,
-            "warnings": list(self.warnings), "seconds": round(self.seconds, 3),
+            "warnings": list(self.warnings), "seconds": round(self.seconds, 3), "unverified": self.unverified or None,
         }  # fmt: skip

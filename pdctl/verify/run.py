@@ -13,14 +13,23 @@ from pdctl.connectors.base import HandOverError, Peer
 from pdctl.connectors.registry import find_connector
 from pdctl.events import Event, Sink
 from pdctl.verify.client import AskFailed, EngineClient
-from pdctl.verify.judge import Judgement, Swap, covering_pairs, judge_pair, leading_equal, tells_apart
+from pdctl.verify.judge import (
+    Judgement,
+    Swap,
+    covering_pairs,
+    judge_pair,
+    judge_unnamed,
+    leading_equal,
+    tells_apart,
+)
 from pdctl.verify.prompts import lengths, prompt_pair, random_prompt
-from pdctl.verify.report import Equality, PairReport, VerifyReport
+from pdctl.verify.report import FINE, Equality, PairReport, VerifyReport
 from pdctl.vllm.metrics import Metrics, growth
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pdctl.connectors.base import HandOver
     from pdctl.plan.model import InstancePlan, Plan
 
 _OUTPUT = 8
@@ -30,6 +39,8 @@ _EQUALITY_PROMPTS = 4
 _FRONT_S = 10.0
 """How long a proxy gets to see that all engines are there."""
 _SLOW_GB_PER_S = 2.0
+_UNNAMED_LENGTH = 141
+"""Tokens of the prompt for connectors that find KV by the prompt: some blocks and a remainder."""
 _BIG_BYTES = 50e6
 _OPTIONS: dict[str, Any] = {
     "temperature": 0,
@@ -53,7 +64,11 @@ def verify_cluster(
     producers, consumers = plan.by_role("producer"), plan.by_role("consumer")
     if not producers or not consumers or plan.connector is None:
         return VerifyReport((), None, seconds=time.monotonic() - began)
-    probe = _Probe(plan, timeout_s, random.Random(seed), api_key)  # noqa: S311 - prompts, no secrets
+    connector = find_connector(plan.connector)
+    if connector.handover is None:
+        reason = f"pdctl does not speak the protocol of {connector.class_names[0]} ({connector.protocol})"
+        return VerifyReport((), None, seconds=time.monotonic() - began, unverified=reason)
+    probe = _Probe(plan, connector.handover, timeout_s, random.Random(seed), api_key)  # noqa: S311 - prompts, no secrets
     names = covering_pairs([one.name for one in producers], [one.name for one in consumers])
     pairs: list[PairReport] = []
     for wave in _waves(names):
@@ -62,7 +77,7 @@ def verify_cluster(
         for report in pairs[-len(wave) :]:
             if sink is not None:
                 sink.emit(Event("verify", plan.cluster, f"{report.producer} -> {report.consumer}: {report.verdict}"))
-    fine = all(pair.verdict == "used" for pair in pairs)
+    fine = all(pair.verdict in FINE for pair in pairs)
     equality, problem = probe.equality() if fine and plan.url else (None, "")
     warnings = [*probe.slow_paths(pairs), *([problem] if problem else [])]
     return VerifyReport(tuple(pairs), equality, tuple(warnings), time.monotonic() - began)
@@ -91,10 +106,11 @@ class _Ends:
 
 
 class _Probe:
-    def __init__(self, plan: Plan, timeout_s: float, rng: random.Random, api_key: str | None) -> None:
+    def __init__(
+        self, plan: Plan, handover: HandOver, timeout_s: float, rng: random.Random, api_key: str | None
+    ) -> None:
         self._plan, self._timeout_s, self._rng, self._api_key = plan, timeout_s, rng, api_key
-        assert plan.connector is not None
-        self._handover = find_connector(plan.connector).handover
+        self._handover = handover
 
     # - swap test -
 
@@ -106,6 +122,8 @@ class _Probe:
             before = ends.consumer.metrics()
             limit = ends.producer.max_model_len()
             swaps = []
+            if not self._handover.names_kv:
+                return self._unnamed(ends, before)
             for length in lengths(limit, big=self._measures_speed()):
                 swap, tokens = self._swap(ends, length)
                 swaps.append(swap)
@@ -115,6 +133,20 @@ class _Probe:
             return PairReport(producer, consumer, "error", f"{error}{self._hang_hint(error)}")
         external = growth(before, after, "vllm:prompt_tokens_by_source", source="external_kv_transfer")
         return self._report(producer, consumer, judge_pair(swaps, external), external, asked, before, after)
+
+    def _unnamed(self, ends: _Ends, before: Metrics) -> PairReport:
+        """Probe a connector that finds KV by the prompt: no other prompt's KV can be handed over, so there is no swap.
+
+        Metrics must claim the prompt's tokens, and the answer must be that of a plain run.
+        """
+        prompt = random_prompt(self._rng, _UNNAMED_LENGTH)
+        truth = self._plainly(ends.producer, prompt)
+        _, output = self._hand_over(ends, prompt, prompt, tokens=_OUTPUT)
+        after = ends.consumer.metrics()
+        external = growth(before, after, "vllm:prompt_tokens_by_source", source="external_kv_transfer")
+        return self._report(
+            ends.p.name, ends.d.name, judge_unnamed(truth, output, external), external, len(prompt), before, after
+        )
 
     def _ends(self, producer: str, consumer: str) -> _Ends:
         p, d = self._plan.instance(producer), self._plan.instance(consumer)

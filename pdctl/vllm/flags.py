@@ -6,6 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from pdctl.vllm.releases import short_flags
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -37,15 +39,10 @@ _OWNED: dict[str, str] = {
     "kv-transfer-config": "write `connector: {name: ..., extra: {...}}`",
     "api-key": "it would show in the process list: write `proxy.api_key_env: NAME` for the front",
 }
-_SHORT: dict[str, str] = {
-    "tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size", "dpn": "data-parallel-rank",
-    "dpr": "data-parallel-start-rank", "dpl": "data-parallel-size-local", "dpa": "data-parallel-address", "dpp": "data-parallel-rpc-port",
-    "dpb": "data-parallel-backend", "dpe": "data-parallel-external-lb", "dph": "data-parallel-hybrid-lb",
-    "dpm": "data-parallel-multi-port-external-lb", "n": "nnodes", "r": "node-rank", "dcp": "decode-context-parallel-size",
-    "pcp": "prefill-context-parallel-size", "ep": "enable-expert-parallel", "q": "quantization", "cc": "compilation-config",
-    "ac": "attention-config", "sc": "speculative-config", "dc": "diffusion-config", "asc": "api-server-count",
-}  # fmt: skip
-"""Short spellings of vLLM's own parser (0.33.0, engine/arg_utils.py), but for -O: its long name differs by version."""
+
+
+_APPENDED = ("middleware",)
+"""Flags that are given once for each value (argparse's append): of a list after one flag vLLM would refuse all but the first."""
 
 
 def normal_flag(written: str) -> str:
@@ -55,7 +52,7 @@ def normal_flag(written: str) -> str:
     """
     name, dot, field = written.strip().lstrip("-").split("=", 1)[0].partition(".")
     name = name.replace("_", "-")
-    return f"{_SHORT.get(name, name)}{dot}{field}"
+    return f"{short_flags().get(name, name)}{dot}{field}"
 
 
 def owned_by(written: str) -> str | None:
@@ -68,7 +65,7 @@ def owned_by(written: str) -> str | None:
 
 
 def argv_of(args: Mapping[str, Any]) -> list[str]:
-    """Turn free arguments into words: true -> `--flag`, false -> `--no-flag`, null -> left out, list -> repeated values, mapping -> JSON.
+    """Turn free arguments into words: true -> `--flag`, false -> `--no-flag`, null -> left out, list -> its values, mapping -> JSON.
 
     `--no-flag` is vLLM's spelling for every boolean option (argparse's BooleanOptionalAction, vLLM 0.9.2 on).
     """
@@ -80,6 +77,9 @@ def argv_of(args: Mapping[str, Any]) -> list[str]:
             continue
         if isinstance(value, bool):
             words.append(flag if value else f"--no-{name}")
+        elif isinstance(value, list) and name in _APPENDED:
+            for one in value:
+                words += [flag, _word(one)]
         elif isinstance(value, list):
             words += [flag, *(_word(one) for one in value)]
         else:

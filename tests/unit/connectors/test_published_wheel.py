@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.planning import FACTS, plan_of
-from tests.wheel import NoIndex, read_from_wheel, wheel_url
+from tools.vllm_facts.wheels import NoIndex, read_from_wheel, wheel_url
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from tests.wheel import RangeFile, read_from_wheel
+from tools.vllm_facts.wheels import RangeFile, read_from_wheel
 
 SOURCE = b"answer = 42\n" * 100
 

@@ -124,8 +124,8 @@ def test_a_flag_that_pdctl_sets_is_refused_where_it_stands(flag: str, section: s
 
 def test_free_arguments_pass_once_and_the_roles_win() -> None:
     text = (
-        "model: m\nlayout: 1P1D\nconnector: nixl\nengine: {version: 0.33.0, args: {max_model_len: 4096, enforce-eager: true, x: null, off: false, "
-        "list: [a, b], map: {k: 1}}}\ndecode: {args: {max-model-len: 8192}}\nhosts: [{name: local, gpus: 2}]\n"
+        "model: m\nlayout: 1P1D\nconnector: nixl\nengine: {version: 0.33.0, args: {max_model_len: 4096, enforce-eager: true, seed: null, enable-prefix-caching: false, "
+        "allowed-media-domains: [a, b], override-generation-config: {k: 1}}}\ndecode: {args: {max-model-len: 8192}}\nhosts: [{name: local, gpus: 2}]\n"
     )
     plan = plan_of(text)
     producer, consumer = plan.instance("producer-0").argv, plan.instance("consumer-0").argv
@@ -133,8 +133,11 @@ def test_free_arguments_pass_once_and_the_roles_win() -> None:
     assert consumer[consumer.index("--max-model-len") + 1] == "8192"
     assert consumer.count("--max-model-len") == 1
     joined = " ".join(producer)
-    assert '--enforce-eager --no-off --list a b --map {"k":1}' in joined
-    assert "--x" not in joined
+    assert (
+        '--enforce-eager --no-enable-prefix-caching --allowed-media-domains a b --override-generation-config {"k":1}'
+        in joined
+    )
+    assert "--seed" not in joined
 
 
 def test_interpreters_and_activation() -> None:

@@ -69,16 +69,12 @@ class RangeFile(io.RawIOBase):
 def wheel_url(requirement: str) -> str:
     """Return where pip's own index has the wheel. Raises NoIndex, and RuntimeError if pip fails of something else."""
     pip = [sys.executable, "-m", "pip", "install", "-q", "--dry-run", "--no-deps", "--no-input", "--report", "-"]
-    wanted = [
-        "--ignore-requires-python",
-        "--ignore-installed",
-        "--only-binary=:all:",
-        "--platform",
-        "manylinux_2_28_x86_64",
-    ]
+    wanted = ["--ignore-requires-python", "--ignore-installed", "--only-binary=:all:"]
+    for tag in (*(f"manylinux_2_{minor}" for minor in range(5, 41)), "manylinux1", "manylinux2014"):
+        wanted += ["--platform", f"{tag}_x86_64"]
     # pip takes --platform only with --target; nothing is written there.
     done = subprocess.run(
-        [*pip, *wanted, "--target", "unused", requirement], capture_output=True, text=True, timeout=500
+        [*pip, *wanted, "--target", "unused", requirement], check=False, capture_output=True, text=True, timeout=500
     )
     if done.returncode and "from versions: none" in done.stderr:
         raise NoIndex(done.stderr.strip().splitlines()[-1])
