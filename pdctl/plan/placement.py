@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pdctl.topology.names import full_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pdctl.errors import Problem
     from pdctl.plan.shapes import RoleShape
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _MOST_STEPS = 50_000
 """Bound of the search; 64 replicas on 32 hosts need some hundreds where a fit exists."""
+
+_MOST_NAMED = 16
+"""Hosts named in a message."""
 
 
 @dataclass(frozen=True)
@@ -27,30 +30,35 @@ class Placed:
     gpus: tuple[str, ...]
 
 
-@dataclass
 class _Room:
-    """Free slots of one host: each GPU has `share_gpus` of them."""
+    """Free slots of one host: each GPU has `share_gpus` of them. Both sums are kept, since the search asks for them all the time."""
 
-    slots: dict[str, int]
+    def __init__(self, slots: dict[str, int]) -> None:
+        self.slots = slots
+        self.free = sum(slots.values())
+        self.open_gpus = sum(1 for count in slots.values() if count)
 
     def fits(self, need: int) -> bool:
-        return sum(1 for free in self.slots.values() if free) >= need
-
-    @property
-    def free(self) -> int:
-        return sum(self.slots.values())
+        return self.open_gpus >= need
 
     def take(self, need: int) -> tuple[str, ...]:
         """Take one slot of each of `need` GPUs, the emptiest first, in the host's order."""
-        best = sorted(self.slots, key=lambda gpu: -self.slots[gpu])[:need]
+        best = set(sorted(self.slots, key=lambda gpu: -self.slots[gpu])[:need])
         chosen = tuple(gpu for gpu in self.slots if gpu in best)
-        for gpu in chosen:
-            self.slots[gpu] -= 1
+        self.take_these(chosen)
         return chosen
+
+    def take_these(self, gpus: Sequence[str]) -> None:
+        for gpu in gpus:
+            self.slots[gpu] -= 1
+            self.open_gpus -= not self.slots[gpu]
+        self.free -= len(gpus)
 
     def give_back(self, gpus: Sequence[str]) -> None:
         for gpu in gpus:
+            self.open_gpus += not self.slots[gpu]
             self.slots[gpu] += 1
+        self.free += len(gpus)
 
 
 @dataclass
@@ -97,8 +105,12 @@ def place(
         return {}, problems
     if _fit(search, order, by_name, allowed):
         return search.placed, []
-    sizes = ", ".join(f"{name} {by_name[name].shape.world}" for name in order)
-    rooms = ", ".join(f"{name} {len(ids)}" for name, ids in gpus.items())
+    sizes = ", ".join(
+        f"{role.shape.replicas} {role.role}{'s' if role.shape.replicas > 1 else ''} of {role.shape.world}"
+        for role in roles
+    )
+    rooms = ", ".join(f"{name} {len(ids)}" for name, ids in list(gpus.items())[:_MOST_NAMED])
+    rooms += f" and {len(gpus) - _MOST_NAMED} more hosts" if len(gpus) > _MOST_NAMED else ""
     return {}, [
         source.problem(
             ("hosts",),
@@ -143,8 +155,7 @@ def _pin(topology: Topology, by_name: Mapping[str, RoleShape], search: _Search, 
                 )
             )
         else:
-            for gpu in ids:
-                slots[gpu] -= 1
+            search.rooms[pin.host].take_these(ids)
             search.placed[name] = Placed(pin.host, ids)
     return problems
 
@@ -157,19 +168,32 @@ def _least_used(search: _Search, hosts: Sequence[str]) -> str:
 def _fit(
     search: _Search, order: Sequence[str], by_name: Mapping[str, RoleShape], allowed: Mapping[str, tuple[str, ...]]
 ) -> bool:
-    """Place the largest first, each on the host it fills best; go back where that leads nowhere."""
-    if not order:
-        return True
-    name, need = order[0], by_name[order[0]].shape.world
-    hosts = [host for host in allowed[name] if search.rooms[host].fits(need)]
-    for host in sorted(hosts, key=lambda host: search.rooms[host].free - need):
-        search.steps += 1
-        if search.steps > _MOST_STEPS:
-            return False
-        taken = search.rooms[host].take(need)
-        search.placed[name] = Placed(host, taken)
-        if _fit(search, order[1:], by_name, allowed):
-            return True
-        search.rooms[host].give_back(taken)
-        del search.placed[name]
-    return False
+    """Place the largest first, each on the host it fills best; go back where that leads nowhere. No recursion: replicas are many."""
+    choices: list[Iterator[str]] = []
+    while len(choices) < len(order):
+        choices.append(_by_fill(search, by_name[order[len(choices)]].shape.world, allowed[order[len(choices)]]))
+        while not _take_next(search, order[len(choices) - 1], by_name, choices[-1]):
+            choices.pop()
+            if not choices or search.steps > _MOST_STEPS:
+                return False
+            _undo(search, order[len(choices) - 1])
+    return True
+
+
+def _by_fill(search: _Search, need: int, hosts: Sequence[str]) -> Iterator[str]:
+    fitting = [host for host in hosts if search.rooms[host].fits(need)]
+    return iter(sorted(fitting, key=lambda host: search.rooms[host].free))
+
+
+def _take_next(search: _Search, name: str, by_name: Mapping[str, RoleShape], hosts: Iterator[str]) -> bool:
+    host = next(hosts, None)
+    search.steps += 1
+    if host is None or search.steps > _MOST_STEPS:
+        return False
+    search.placed[name] = Placed(host, search.rooms[host].take(by_name[name].shape.world))
+    return True
+
+
+def _undo(search: _Search, name: str) -> None:
+    gone = search.placed.pop(name)
+    search.rooms[gone.host].give_back(gone.gpus)
