@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pdctl.errors import Finding, PreflightError, TransportError
+from pdctl.errors import Finding, PlanError, PreflightError, Problem, TransportError
 from pdctl.hosts.local import LocalTransport
 from pdctl.plan.facts import Facts, Gpu, HostFacts
 from pdctl.topology.schema import Host, Topology
@@ -53,7 +53,7 @@ def gather_facts(topology: Topology, *, ask_engines: bool, assume_gpus: bool = F
     if findings:
         raise PreflightError(findings)
     return Facts(
-        hosts=found, model_config=_model_config(topology.model), pdctl_python=sys.executable,
+        hosts=found, model_config=_model_config(topology), weight_bytes=_weight_bytes(topology.model), pdctl_python=sys.executable,
         directory=str(Path.cwd()), home=str(Path.home()), assume_gpus=assume_gpus,
     )  # fmt: skip
 
@@ -146,10 +146,32 @@ def _ask_vllm(topology: Topology, host: Host) -> dict[str, Any] | Finding:
     )
 
 
-def _model_config(model: str) -> dict[str, Any] | None:
-    path = Path(model).expanduser() / "config.json"
+def _model_config(topology: Topology) -> dict[str, Any] | None:
+    """Return the model's config.json. Raises PlanError if the file names one that cannot be read."""
+    named = topology.config_json
+    path = Path(named).expanduser() if named else Path(topology.model).expanduser() / "config.json"
     try:
         config = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if named:
+            reason = getattr(error, "strerror", None) or "it is no JSON"
+            raise PlanError(
+                [
+                    Problem(
+                        "config_json", f"{named}: {reason}", "give the path of the model's config.json on this machine"
+                    )
+                ]
+            ) from error
         return None
     return config if isinstance(config, dict) else None
+
+
+def _weight_bytes(model: str) -> float | None:
+    """Return the size of the weights that lie beside the config; None without safetensors."""
+    folder = Path(model).expanduser()
+    files = (
+        [path for path in folder.glob("*.safetensors") if not path.name.startswith("consolidated")]
+        if folder.is_dir()
+        else []
+    )
+    return float(sum(path.stat().st_size for path in files)) or None

@@ -24,6 +24,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "url": plan.url,
         "gpus": {"needed": plan.gpus.needed, "formula": plan.gpus.formula, "available": plan.gpus.available},
         "instances": [_instance(one) for one in plan.instances],
+        "fit": plan.fit,
         "warnings": list(plan.warnings),
     }
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 """Variables that engines get from the operator's environment and that are written nowhere but into a 0600 file."""
-_UTILIZATION = 0.9
+UTILIZATION = 0.9
 """vLLM's default --gpu-memory-utilization, divided where ranks share a GPU."""
 
 
@@ -48,7 +48,7 @@ def engine_argv(
     if config is not None:
         flags["kv-transfer-config"] = json.dumps(config, separators=(",", ":"))
     if topology.share_gpus > 1 and topology.engine.kind == "vllm":
-        flags["gpu-memory-utilization"] = round(_UTILIZATION / topology.share_gpus, 2)
+        flags["gpu-memory-utilization"] = round(UTILIZATION / topology.share_gpus, 2)
     if topology.engine.kind == "sim":
         flags["sim-vllm-version"] = version
     return (*_program(topology, host, facts), *argv_of({**flags, **connector_args, **role.args}))

@@ -38,6 +38,8 @@ class Facts:
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)
     model_config: Mapping[str, Any] | None = None
     """The model's config.json, if it could be read."""
+    weight_bytes: float | None = None
+    """Size of the model's safetensors files, if they lie here."""
     pdctl_python: str = "python3"
     """Interpreter that has pdctl, for the proxy and the simulated engine."""
 

@@ -116,6 +116,8 @@ class Plan:
     warnings: tuple[str, ...]
     connector_title: str | None = None
     """What people are shown: `nixl`, `multi (nixl + offloading)`."""
+    fit: Mapping[str, Any] | None = None
+    """Memory figures of each role and the KV that crosses; None without a config.json: pdctl.plan.fit.FitReport.to_dict."""
     health: Mapping[str, Any] = field(default_factory=dict)
     restart: Mapping[str, Any] = field(default_factory=dict)
     logs: Mapping[str, Any] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from pdctl.errors import PlanError, Problem
 from pdctl.plan.arguments import check_arguments
 from pdctl.plan.connector_check import connector_problems
 from pdctl.plan.engine import SECRETS, engine_argv, engine_env, here
+from pdctl.plan.fit import FitReport, fit_report
 from pdctl.plan.gpus import gpu_problems, gpu_sum, host_gpus
 from pdctl.plan.model import GpuSum, HostPlan, InstancePlan, Plan, PortRange, Rank
 from pdctl.plan.placement import Placed, place
@@ -46,6 +47,8 @@ class _Planner:
         self._check_args(connector, version)
         if connector is not None:
             self._check_connector(connector, version, ask)
+        fit, problems = fit_report(self.topology, self.roles, self.hosts, self.facts, connector, ask, self.source)
+        self.problems += problems
         gpus, placed = self._place()
         ports, registration = self._ports(connector, ask)
         self._check_proxy()
@@ -58,7 +61,7 @@ class _Planner:
         ]
         engines = self._after(engines)
         instances = [*engines, *self._proxy(engines, connector, registration)]
-        return self._whole(connector, version, gpus, instances)
+        return self._whole(connector, version, gpus, instances, fit)
 
     # - steps -
 
@@ -229,8 +232,9 @@ class _Planner:
         ]
 
     def _whole(
-        self, connector: Connector | None, version: EngineVersion, gpus: GpuSum, instances: Sequence[InstancePlan]
-    ) -> Plan:
+        self, connector: Connector | None, version: EngineVersion, gpus: GpuSum, instances: Sequence[InstancePlan],
+        fit: FitReport | None,
+    ) -> Plan:  # fmt: skip
         topology = self.topology
         used = {
             host: tuple(dict.fromkeys(gpu for one in instances if one.host == host for gpu in one.gpus))
@@ -259,6 +263,7 @@ class _Planner:
                 "policy": topology.restart.policy, "max": topology.restart.max, "window_s": topology.restart.window,
                 "backoff_s": topology.restart.backoff,
             },
+            fit=fit.to_dict() if fit else None,
             logs={"max_bytes": topology.logs.max_size, "keep": topology.logs.keep},
         )  # fmt: skip
 

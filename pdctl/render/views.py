@@ -35,9 +35,42 @@ def show_plan(data: Data) -> None:
         ))  # fmt: skip
     columns = ("NAME", "ROLE", "HOST", "GPUS", "HTTP", "OTHER PORTS", "KV ROLE")
     print_rows(columns, rows, first_to_go=("ROLE", "KV ROLE"))
+    _show_fit(data.get("fit"))
     for warning in data["warnings"]:
         _out(f"\nwarning: {warning}")
     _out("\nargv, environment and kv-transfer-config of each instance: --format json, sh or yaml")
+
+
+def _show_fit(fit: Data | None) -> None:
+    """Print the memory figures: a row for each role, then what crosses."""
+    from pdctl.render.console import print_rows
+
+    if fit is None:
+        return
+    if fit["roles"]:
+        _out("\nmemory of each GPU (estimate):")
+        columns = ("ROLE", "WEIGHTS", "OTHER", "KV", "B/TOKEN", "TOKENS", "CONCURRENCY")
+        print_rows(columns, [_fit_row(key, one) for key, one in fit["roles"].items()])
+    crossing = fit["crossing"]
+    if crossing:
+        times = ", ".join(f"{_time(seconds)} on {link}" for link, seconds in crossing["seconds"].items())
+        _out(
+            f"KV from prefill to decode: {crossing['bytes'] / 1e6:.1f} MB for {crossing['tokens']} prompt tokens: {times} (line rates)"
+        )
+    for note in fit["notes"]:
+        _out(note)
+
+
+def _fit_row(key: str, one: Data) -> tuple[str, ...]:
+    kv = "unknown GPU" if one["kv_gib"] is None else f"{one['kv_gib']:.1f} GiB"
+    tokens = "-" if one["tokens"] is None else f"{one['tokens']:,}"
+    many = "-" if one["concurrency"] is None else f"{one['concurrency']:.1f} x {one['max_model_len']}"
+    other = f"{one['reserve_gib']:.1f} GiB"
+    return key, f"{one['weight_gib']:.1f} GiB", other, kv, f"{one['kv_bytes_per_token']:,.0f}", tokens, many
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
 def _port(port: Any) -> str:

@@ -46,6 +46,8 @@ _SYNONYMS: dict[str, tuple[str, ...]] = {
     "version": ("vllm_version", "engine_version"),
     "startup_timeout": ("timeout", "start_timeout", "ready_timeout", "start_period"),
     "api_key_env": ("api_key", "apikey", "token", "key_env", "api_token"),
+    "gpu_memory": ("gpu_mem", "memory", "vram", "gpu_memory_gib"),
+    "config_json": ("model_config", "config", "hf_config"),
     "max_size": ("max_bytes", "rotate_size"),
     "keep": ("max_files", "max_file", "backups", "rotate"),
     "max": ("max_restarts", "retries", "max_retries", "max_attempts"),

@@ -159,6 +159,11 @@ class Host(_Strict):
     gpus: Count | list[GpuId] | None = Field(
         None, description="A count, or a list of ids or UUIDs; default: what NVML shows there"
     )
+    gpu_memory: Bytes | None = Field(
+        None,
+        description="Memory of each GPU, for planning without the host; default: what NVML shows",
+        examples=["80GiB"],
+    )
     ssh: Ssh | None = Field(None, description="How to log in; absent: the host is this machine")
     interface: Text | None = Field(None, description="Network interface for NCCL, Gloo and UCX", examples=["eth0"])
     workdir: Text = Field("~/.pdctl", description="Folder on the host for state and logs")
@@ -226,6 +231,10 @@ class Topology(_Strict):
         description="Name of the cluster; default: the file's stem"
     )
     model: Text = Field(description="A path on the hosts, or a hub id")
+    config_json: Text | None = Field(
+        None,
+        description="The model's config.json on this machine, for the memory figures; default: in the model's folder",
+    )
     served_model_name: Text | None = Field(
         None, description="What clients call it; default: the model's last path part"
     )

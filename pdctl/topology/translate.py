@@ -35,7 +35,7 @@ _SHAPES: dict[str, str] = {
 }
 _EXAMPLES: dict[str, str] = {
     "port": "8000", "base": "20000", "size": "2000", "startup_timeout": "20m", "interval": "5s", "window": "10m",
-    "backoff": "5s", "max_size": "100MiB", "share_gpus": "1",
+    "backoff": "5s", "max_size": "100MiB", "gpu_memory": "80GiB", "share_gpus": "1",
 }  # fmt: skip
 _WORDS: dict[tuple[str, str], str] = {
     ("policy", "no"): "never", ("policy", "unless-stopped"): "always", ("policy", "failure"): "on-failure",
@@ -124,7 +124,7 @@ def _empty_fix(path: Path, wanted: str) -> str:
 
 def _limit(key: str, limit: Any) -> str:
     """Write a bound as the file would: hours for a duration, GiB for a size."""
-    if key == "max_size":
+    if key in ("max_size", "gpu_memory"):
         return f"{limit // 2**30}GiB"
     return f"{limit / 3600:g}h" if isinstance(limit, float) else str(limit)
 

@@ -1,0 +1,1 @@
+"""Will it fit? Weights, KV cache and transfers out of a model's config.json. Pure."""
