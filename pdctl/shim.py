@@ -624,8 +624,10 @@ class Supervisor:
         self.scan_every = SCAN_FIRST_S
         self.dirty_since: float | None = None
         self.ready_this_run = False
-        self.timed_out: str | None = None
+        self.given_up: str | None = None
         self.phases = [(re.compile(pattern), template) for pattern, template in spec.get("phases") or []]
+        self.stuck_after = [(re.compile(pattern), reason) for pattern, reason in spec.get("stuck") or []]
+        self.stuck: str | None = None
 
     # - state -
 
@@ -749,16 +751,20 @@ class Supervisor:
         """Turn until the front process is dead, a stop is asked for, or the start took too long."""
         limit = time.monotonic() + float(self.spec["health"]["startup_timeout_s"])
         self.ready_this_run = False
-        self.timed_out = None
+        self.given_up = None
+        self.stuck = None
         while self.front_status is None and not self.stop_asked:
             self.pump(0.25)
             self.take_health()
             if not self.ready_this_run and time.monotonic() > limit:
                 seconds = self.spec["health"]["startup_timeout_s"]
                 phase = self.state["phase"]
-                self.timed_out = (
+                self.given_up = (
                     f"not ready after {seconds:g} s ({phase})" if phase else f"not ready after {seconds:g} s"
                 )
+                return
+            if not self.ready_this_run and self.stuck:
+                self.given_up = f"would never be ready: {self.stuck}"
                 return
 
     def pump(self, timeout_s: float) -> None:
@@ -790,6 +796,11 @@ class Supervisor:
         lines = self.log.feed(data)
         if self.phases and lines and self.state["state"] == "starting":
             self.find_phase(lines)
+        if self.stuck_after and lines and self.state["state"] == "starting":
+            text = lines.decode(errors="replace")
+            for pattern, reason in self.stuck_after:
+                if pattern.search(text):
+                    self.stuck = reason
 
     def find_phase(self, lines: bytes) -> None:
         for line in reversed(lines.decode(errors="replace").split("\n")[-PHASE_LINES:]):
@@ -859,8 +870,8 @@ class Supervisor:
         if self.stop_asked:
             self.stop()
             return False
-        if self.timed_out:
-            text, code, name = self.timed_out, None, None
+        if self.given_up:
+            text, code, name = self.given_up, None, None
             self.end_tree(TERM_GRACE_S)
         else:
             text, code, name = describe_exit(self.front_status or 0)
@@ -894,8 +905,8 @@ class Supervisor:
 
     def decide(self, text: str, code: int | None) -> str:
         """Return `restart`, or the reason why there is no other run."""
-        if self.timed_out:
-            return self.timed_out
+        if self.given_up:
+            return self.given_up
         if not self.ever_ready:
             return f"{text} before it was ready"
         if not self.ready_this_run:

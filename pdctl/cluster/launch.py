@@ -10,7 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from pdctl.cluster.logs import decisive_lines
+from pdctl.cluster.logs import why_it_failed
 from pdctl.cluster.specs import environment_of, spec_of
 from pdctl.errors import Finding, LaunchError, PreflightError, TransportError
 from pdctl.events import Event, Sink
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pdctl.hosts.shim_client import WatchStream
     from pdctl.plan.changes import Change
     from pdctl.plan.model import InstancePlan, Plan
+    from pdctl.vllm.root_causes import RootCause
 
 _DEAD = ("failed", "stopped", "stopping")
 
@@ -180,17 +181,20 @@ class Launch:
 
     def _death(self, name: str, state: Mapping[str, Any]) -> LaunchError:
         reason = str(state.get("reason") or state.get("state"))
-        cause, lines, fix = decisive_lines(self._reach[self._plan.instance(name).host], self._plan.cluster, name)
+        why = self._why(name)
         self._sink.emit(Event("failed", name, reason))
-        return LaunchError(name, reason, cause=cause, lines=lines, fix=fix)
+        return LaunchError(name, reason, cause=why.cause, lines=why.evidence, fix=why.fix)
+
+    def _why(self, name: str) -> RootCause:
+        return why_it_failed(self._reach[self._plan.instance(name).host], self._plan.cluster, name)
 
     def _timed_out(self, instances: Sequence[InstancePlan], timeout_s: float) -> LaunchError:
         late = [one.name for one in instances if self._state(one.name) != "ready"]
         phases = ", ".join(f"{name}: {self._states.get(name, {}).get('phase') or self._state(name)}" for name in late)
-        cause, lines, fix = decisive_lines(self._reach[self._plan.instance(late[0]).host], self._plan.cluster, late[0])
+        why = self._why(late[0])
         return LaunchError(
-            late[0], f"not ready after {timeout_s:.0f} s ({phases})", cause=cause, lines=lines,
-            fix=fix or "look at `pdctl logs`; give it longer with --timeout",
+            late[0], f"not ready after {timeout_s:.0f} s ({phases})", cause=why.cause, lines=why.evidence,
+            fix=why.fix or "look at `pdctl logs`; give it longer with --timeout",
         )  # fmt: skip
 
 

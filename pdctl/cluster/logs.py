@@ -2,47 +2,75 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pdctl.errors import TransportError
-from pdctl.vllm.root_causes import find_root_cause
+from pdctl.vllm.root_causes import HARM, RootCause, Symptom, find_root_cause, find_symptoms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pdctl.cluster.reach import Reach
     from pdctl.hosts.shim_client import ShimClient
 
 _TAIL = 2000
-"""Lines of a dead instance that are searched for the cause."""
+"""Lines of an instance that are searched for the cause of its end."""
 _SHOWN = 12
 
 
-def decisive_lines(client: ShimClient, cluster: str, instance: str) -> tuple[str, tuple[str, ...], str]:
-    """Return (cause, lines, fix) for an instance that failed; without a known cause, its log's last lines."""
-    texts = _last_run(client, cluster, instance)
+@dataclass(frozen=True)
+class Explained:
+    """What an instance's log says about its health."""
+
+    instance: str
+    cause: RootCause | None
+    symptoms: tuple[Symptom, ...] = ()
+
+
+def why_it_failed(client: ShimClient, cluster: str, instance: str) -> RootCause:
+    """Return why an instance failed; without a known cause, with its log's last lines as evidence and an empty `cause`."""
+    texts = _texts(client, cluster, [instance], ["--run", "current", "--tail", str(_TAIL)]).get(instance, [])
     cause = find_root_cause(texts)
     if cause is None:
-        return "", tuple(text for text in texts if text.strip())[-_SHOWN:], ""
-    return cause.cause, tuple(cause.evidence)[:_SHOWN], cause.fix
+        return RootCause("", "", tuple(text for text in texts if text.strip())[-_SHOWN:])
+    return replace(cause, evidence=cause.evidence[:_SHOWN])
 
 
-def error_lines(client: ShimClient, cluster: str, instance: str) -> tuple[str, tuple[str, ...], str]:
-    """Return (cause, lines, fix) of the first failure in an instance's current log; all empty if there is none."""
-    cause = find_root_cause(_last_run(client, cluster, instance))
-    return (cause.cause, tuple(cause.evidence), cause.fix) if cause else ("", (), "")
+def explain(
+    reach: Reach, cluster: str, placed: Mapping[str, Sequence[str]], *, run: str = "current", symptoms: bool = True
+) -> list[Explained]:
+    """Return what the logs of the instances on each host (`placed`: host -> names) say, all hosts at once; a host that is away says nothing."""
+
+    def ask(host: str) -> list[Explained]:
+        names = placed[host]
+        ends = _texts(reach[host], cluster, names, ["--run", run, "--tail", str(_TAIL)])
+        harms = _texts(reach[host], cluster, names, ["--run", run, "--grep", HARM]) if symptoms else {}
+        return [
+            Explained(name, find_root_cause(ends.get(name, [])), tuple(find_symptoms(harms.get(name, []))))
+            for name in names
+        ]
+
+    with ThreadPoolExecutor(max_workers=max(1, len(placed))) as pool:
+        return [one for found in pool.map(ask, placed) for one in found]
 
 
-def _last_run(client: ShimClient, cluster: str, instance: str) -> list[str]:
+def _texts(client: ShimClient, cluster: str, names: Sequence[str], options: Sequence[str]) -> dict[str, list[str]]:
+    """Return instance -> lines without pdctl's own; empty if the host does not answer."""
+    found: dict[str, list[str]] = {}
     try:
-        stream = client.log_lines(cluster, ["--run", "current", "--tail", str(_TAIL)], [instance])
+        stream = client.log_lines(cluster, options, names)
         try:
-            texts = [line.decode(errors="replace").split(" ", 2)[-1] for line in stream.lines()]
+            for line in stream.lines():
+                instance, _, text = ([*line.decode(errors="replace").split(" ", 2), "", ""])[:3]
+                if not text.startswith("pdctl: "):
+                    found.setdefault(instance, []).append(text)
         finally:
             stream.close()
     except TransportError:
-        return []
-    return [text for text in texts if not text.startswith("pdctl: ")]
+        return {}
+    return found
 
 
 def log_lines(

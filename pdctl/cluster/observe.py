@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from pdctl.cluster.reach import Reach
     from pdctl.plan.model import Plan
+    from pdctl.vllm.root_causes import RootCause
 
 _SERVING = ("ready",)
 SILENT_S = 60.0
@@ -130,6 +131,20 @@ def observe(cluster: str, reach: Reach, *, load: bool = False) -> Observed:
         now,
         tuple(one for one in ordered if one.name in past),
     )
+
+
+def causes_of_failed(observed: Observed, reach: Reach) -> dict[str, RootCause]:
+    """Return instance -> why it failed, as far as its log says it. Asks only hosts that have a failed instance."""
+    placed: dict[str, list[str]] = {}
+    for one in observed.instances:
+        if one.state in ("failed", "restarting") and one.role != "proxy" and one.host not in observed.unreachable:
+            placed.setdefault(one.host, []).append(one.name)
+    if not placed:
+        return {}
+    from pdctl.cluster.logs import explain
+
+    found = explain(reach, observed.cluster, placed, symptoms=False)
+    return {one.instance: one.cause for one in found if one.cause is not None}
 
 
 def _mark_silent(seen: dict[str, SeenInstance]) -> None:

@@ -9,13 +9,16 @@ if TYPE_CHECKING:
 
     from pdctl.cluster.known import KnownCluster
     from pdctl.cluster.observe import Observed, SeenInstance
+    from pdctl.vllm.root_causes import RootCause
 
 _OTHER_ROLE = {"producer": "consumer", "consumer": "producer"}
 _LIVE = ("starting", "ready", "unhealthy", "stopping")
 
 
-def status_document(observed: Observed, known: KnownCluster) -> dict[str, Any]:
-    """Return the JSON of `pdctl status`. Keys of the contract come first; others are additions."""
+def status_document(
+    observed: Observed, known: KnownCluster, causes: Mapping[str, RootCause] | None = None
+) -> dict[str, Any]:
+    """Return the JSON of `pdctl status`; `causes`: why instances failed. Keys of the contract come first; others are additions."""
     plan = observed.plan
     counts = {role: _counts(observed, role) for role in ("producer", "consumer", "aggregated")}
     return {
@@ -24,7 +27,7 @@ def status_document(observed: Observed, known: KnownCluster) -> dict[str, Any]:
         "state": observed.state,
         "url": plan.url if plan else None,
         "topology": known.topology,
-        "instances": [_instance(seen, observed, counts) for seen in observed.instances],
+        "instances": [_instance(seen, observed, counts, (causes or {}).get(seen.name)) for seen in observed.instances],
         "ready": {role: f"{ready}/{total}" for role, (ready, total) in counts.items() if total},
         "engine": {"kind": plan.engine_kind, "vllm_version": plan.vllm_version} if plan else None,
         "model": plan.served_model_name if plan else None,
@@ -39,7 +42,9 @@ def _counts(observed: Observed, role: str) -> tuple[int, int]:
     return states.count("ready"), len(states)
 
 
-def _instance(seen: SeenInstance, observed: Observed, counts: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+def _instance(
+    seen: SeenInstance, observed: Observed, counts: Mapping[str, tuple[int, int]], cause: RootCause | None
+) -> dict[str, Any]:
     data, spec = seen.data, seen.spec
     ports = spec.get("ports") or {}
     live = seen.state in _LIVE
@@ -60,6 +65,8 @@ def _instance(seen: SeenInstance, observed: Observed, counts: Mapping[str, tuple
         "restarts": int(data.get("restarts") or 0),
         "exit_code": data.get("exit_code") if not live else None,
         "reason": data.get("reason"),
+        "cause": cause.cause if cause else None,
+        "fix": cause.fix if cause else None,
         "running": _whole(load.get("running")),
         "waiting": _whole(load.get("waiting")),
         "kv_usage": load.get("kv_usage"),

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pdctl.vllm.milestones import GAUGES, PHASES
+from pdctl.vllm.signatures import STUCK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,6 +43,7 @@ def spec_of(plan: Plan, instance: InstancePlan) -> dict[str, Any]:
         if proxy
         else {"url": instance.url + "/metrics", "gauges": dict(GAUGES)},
         "phases": [] if proxy else [list(phase) for phase in PHASES],
+        "stuck": [] if proxy else [list(one) for one in STUCK],
         "restart": dict(plan.restart),
         "logs": dict(plan.logs),
         "stop_timeout_s": _STOP_TIMEOUT_S,

@@ -132,6 +132,8 @@ def show_status(data: Data) -> None:
     for one in data["instances"]:
         if one["reason"] and one["state"] not in ("ready", "stopped"):
             _out(f"{one['name']}: {one['reason']}")
+            if one["cause"]:
+                _out(f"  cause: {one['cause']}{'; fix: ' + one['fix'] if one['fix'] else ''}")
     for host, what in data["unreachable"].items():
         _out(f"host {host} does not answer: {what}")
 
@@ -199,15 +201,18 @@ def show_ls(data: Data) -> None:
 
 
 def show_causes(data: Data) -> None:
-    """Print the first cause of each failed instance."""
+    """Print why instances failed, and what they live on with."""
     if not data["causes"]:
         _out("no cause of a failure was found in these logs")
     for one in data["causes"]:
-        _out(f"{one['instance']}: {one['cause']}")
+        times = f" ({one['count']} times)" if one.get("count", 1) > 1 else ""
+        _out(f"{one['instance']}: {one['cause']}{times}")
         for line in one["lines"]:
             _out(f"  | {line}")
         if one["fix"]:
             _out(f"  fix: {one['fix']}")
+        if one["releases"]:
+            _out(f"  said by vLLM {' and '.join(one['releases'])}")
 
 
 def show_connectors(data: Data) -> None:

@@ -171,6 +171,28 @@ def test_the_root_cause_is_shown_not_the_wrapper(pdctl: Pdctl) -> None:
     assert "Engine core initialization failed" not in up.err
 
 
+def test_a_failed_instance_is_explained_by_status_and_logs(pdctl: Pdctl) -> None:
+    file = pdctl.topology(prefill={"args": {"sim-fail": "load:oom"}})
+    assert pdctl("up", str(file), "--json").code == 1
+    failed = pdctl.instance("producer-0")
+    assert failed["cause"].startswith("the GPU is out of memory")
+    assert "use a larger tp" in failed["fix"]
+    assert (pdctl.instance("consumer-0")["cause"], pdctl.instance("consumer-0")["fix"]) == (None, None)
+    assert f"cause: {failed['cause']}" in pdctl("status").out.replace("\n", " ")
+    [row] = pdctl.ok("logs", "--explain", "--json").json["causes"]
+    assert (row["instance"], row["kind"], row["cause"], row["fix"]) == (
+        "producer-0",
+        "cause",
+        failed["cause"],
+        failed["fix"],
+    )
+    assert "OutOfMemoryError" in row["lines"][-1]
+    assert row["releases"] == [], "torch says it, not vLLM"
+    shown = pdctl.ok("logs", "p0", "--explain").out
+    assert "fix: " in shown
+    assert "Engine core initialization failed" not in shown
+
+
 @pytest.mark.parametrize("keep", [False, True])
 def test_ctrl_c_stops_what_was_started_unless_keep(pdctl: Pdctl, keep: bool) -> None:
     file = pdctl.topology(engine={"args": {"sim-startup": 60}})

@@ -23,6 +23,7 @@ from tools.vllm_facts.tables import (
     read_config_fields,
     read_connectors,
     read_environment,
+    read_messages,
     read_metrics,
     read_nixl_version,
 )
@@ -47,6 +48,7 @@ def read_release(sources: Sources) -> Release:
         "flags": read_flags(sources),
         "env": read_environment(sources),
         "metrics": read_metrics(sources),
+        "messages": read_messages(sources),
     }
 
 

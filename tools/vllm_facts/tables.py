@@ -6,6 +6,8 @@ import ast
 import re
 from typing import TYPE_CHECKING, Any
 
+from pdctl.vllm.signatures import SIGNATURES
+
 if TYPE_CHECKING:
     from tools.vllm_facts.sources import Sources
 
@@ -17,6 +19,21 @@ _EXTRA_KEY = re.compile(
 )
 _EXTRA_TEST = re.compile(r"""["']([\w.]+)["'] (?:not )?in (?:\w+\.)*\w*extra_config\b""")
 _METRIC = re.compile(r"^vllm:[a-z_0-9]+$")
+_SPEAKING = (
+    "vllm/config",
+    "vllm/distributed/kv_transfer/",
+    "vllm/distributed/nixl_utils.py",
+    "vllm/engine/",
+    "vllm/entrypoints/",
+    "vllm/envs.py",
+    "vllm/model_executor/model_loader/",
+    "vllm/model_executor/models/registry.py",
+    "vllm/platforms/",
+    "vllm/transformers_utils/config.py",
+    "vllm/v1/",
+)
+"""Where an engine's start and its connectors speak from; one file beside V1's folder is V0's and long gone."""
+_JOINED = re.compile(r"""(["'])\s*\n\s*f?\1""")
 _NIXL_VERSION = re.compile(r"^NIXL_CONNECTOR_VERSION(?:: int)? = (\d+)", re.MULTILINE)
 
 
@@ -147,3 +164,14 @@ def read_nixl_version(sources: Sources) -> int | None:
         if match:
             return int(match[1])
     return None
+
+
+def read_messages(sources: Sources) -> dict[str, dict[str, Any]]:
+    """Return the rows of pdctl/vllm/signatures.py whose text this release's sources have."""
+    wanted = {row.name: row.said for row in SIGNATURES if row.said}
+    found: set[str] = set()
+    for place in _SPEAKING:
+        for path in sources.under(place):
+            text = _JOINED.sub("", sources.text(path))
+            found |= {name for name, said in wanted.items() if name not in found and said in text}
+    return {name: {} for name in sorted(found)}

@@ -37,6 +37,9 @@ def command(
     errors: Annotated[
         bool, typer.Option("--errors", help="Only the first cause of a failure in each instance.")
     ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Causes of failures, and what requests suffer from, each with its fix.")
+    ] = False,
     previous: Annotated[bool, typer.Option("--previous", help="The run before the current one.")] = False,
     host: Annotated[str, typer.Option("--host", metavar="HOST", help="Only instances on this host.")] = "",
     no_prefix: Annotated[
@@ -55,8 +58,8 @@ def command(
         placed = _placed(observed, instances, host)
         names = [name for here in placed.values() for name in here]
         printer = LogPrinter(names, prefix=not no_prefix, timestamps=times, as_json=json)
-        if errors:
-            return _causes(opened, placed)
+        if errors or explain:
+            return _causes(opened, placed, run="previous" if previous else "current", symptoms=explain)
         try:
             for name, stamp, text in log_lines(opened.reach, opened.known.cluster, placed, options):
                 printer.line(name, stamp, text)
@@ -114,14 +117,15 @@ def _placed(observed: Observed, wanted: Sequence[str], host: str) -> dict[str, l
     return chosen
 
 
-def _causes(opened: OpenCluster, placed: dict[str, list[str]]) -> Result:
-    from pdctl.cluster.logs import error_lines
+def _causes(opened: OpenCluster, placed: dict[str, list[str]], *, run: str, symptoms: bool) -> Result:
+    from pdctl.cluster.logs import explain
+    from pdctl.vllm.releases import spans
 
-    found = [
-        {"instance": name, "cause": cause, "lines": list(lines), "fix": fix}
-        for host, names in placed.items()
-        for name in names
-        for cause, lines, fix in [error_lines(opened.reach[host], opened.known.cluster, name)]
-        if cause
-    ]
+    found = []
+    for one in explain(opened.reach, opened.known.cluster, placed, run=run, symptoms=symptoms):
+        for what in (one.cause, *one.symptoms):
+            if what is not None:
+                releases = [str(span) for span in spans("messages", what.name)]
+                kind = "cause" if what is one.cause else "harm"
+                found.append({"instance": one.instance, "kind": kind, **what.to_dict(), "releases": releases})
     return Result({"schema": 1, "cluster": opened.known.cluster, "causes": found}, view="causes")

@@ -23,12 +23,14 @@ def command(
     json: JsonOption = False,
 ) -> Result:
     """Show the instances with state, host, GPUs, pid, ports, uptime, restarts and load. Exit 3 if not all are ready."""
-    from pdctl.cluster.observe import observe
+    from pdctl.cluster.observe import causes_of_failed, observe
     from pdctl.cluster.report import status_document
 
     with open_cluster(cluster) as opened:
         while True:
-            document = status_document(observe(opened.known.cluster, opened.reach, load=not quiet), opened.known)
+            observed = observe(opened.known.cluster, opened.reach, load=not quiet)
+            causes = {} if quiet else causes_of_failed(observed, opened.reach)
+            document = status_document(observed, opened.known, causes)
             result = Result(
                 document,
                 view="status",

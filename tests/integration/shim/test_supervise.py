@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pdctl.vllm.signatures import STUCK
 from tests.conftest import eventually
 from tests.integration.shim.conftest import SERVE, Cluster, alive
 
@@ -114,6 +115,27 @@ def test_a_start_that_takes_too_long_is_ended(cluster: Cluster) -> None:
     pid = cluster.state()["pid"]
     assert "not ready after 1 s" in cluster.wait("failed", timeout_s=8)["reason"]
     assert not alive(pid)
+
+
+def test_a_start_that_can_never_be_ready_is_ended_at_once(cluster: Cluster) -> None:
+    """vLLM's handshake listener dies of a taken port, and the engine waits for it for ever."""
+    hang = "print('Exception in thread nixl_handshake_listener:', flush=True); import time; time.sleep(99)"
+    stuck = [[pattern, reason] for pattern, reason in STUCK]
+    cluster.start(cluster.spec("a", hang, stuck=stuck, health={"startup_timeout_s": 60}))
+    pid = cluster.state()["pid"]
+    assert cluster.wait("failed", timeout_s=8)["reason"] == f"would never be ready: {stuck[0][1]}"
+    assert not alive(pid)
+
+
+def test_the_same_line_of_a_ready_instance_ends_nothing(cluster: Cluster) -> None:
+    late = SERVE.replace(
+        "server.serve_forever()",
+        "threading.Timer(0.8, print, ['late words'], {'flush': True}).start(); server.serve_forever()",
+    )
+    cluster.start(cluster.spec("a", late, stuck=[["late words", "never"]]))
+    cluster.wait("ready")
+    eventually(lambda: "late words" in cluster.texts(), 5, "the words are in the log")
+    assert cluster.state()["state"] == "ready"
 
 
 def test_bad_health_after_ready_is_unhealthy_and_good_health_is_ready_again(cluster: Cluster, tmp_path: Path) -> None:
