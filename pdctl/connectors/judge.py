@@ -17,6 +17,7 @@ from pdctl.connectors.config_fields import (
 )
 from pdctl.connectors.port_claims import Claim, clashes, port_number
 from pdctl.connectors.registry import SHORT_NAMES, find_connector
+from pdctl.vllm.environment import environment_faults
 from pdctl.vllm.releases import release, spans
 from pdctl.vllm.version import Version, parse_version
 
@@ -48,6 +49,8 @@ class HandWritten:
     """VLLM_NIXL_SIDE_CHANNEL_PORT; None where it is not set, which is vLLM's 5600."""
     env: Mapping[str, str] | None = None
     """Its environment; None where nothing is known of it."""
+    flags: tuple[str, ...] = ()
+    """Flags of its command, without dashes, as far as they are known."""
     advise: bool = False
     """Whether to name, too, what belongs into an unknown environment and what is merely dear."""
 
@@ -84,6 +87,7 @@ def judge(instances: Sequence[HandWritten]) -> list[Misfit]:
             faults = p2p_extra_faults(one.config, one.given.http_port, one.version)
             found += [Misfit(one.given.name, what, fix, fatal=True) for what, fix in faults]
         found += _p2p_needs(one) if one.class_name == "P2pNcclConnector" else []
+        found += _environment(one)
     _check_halves(read, found)
     _check_rules(read, found)
     found += [Misfit(*clash, fatal=True) for clash in clashes([claim for one in read for claim in _claims(one)])]
@@ -159,10 +163,20 @@ def _p2p_needs(one: _Read) -> list[Misfit]:
         what = f"every rank pins 32 GB of host memory ({32 * one.given.tp} GB at tp {one.given.tp}): mem_pool_size_gb is not set"
         found.append(Misfit(name, what, 'write `"mem_pool_size_gb": "4"`', fatal=False))
     buffer = one.config.get("kv_buffer_size")
-    if one.given.role == "consumer" and buffer is not None and _number(buffer) < _SMALL_BUFFER:
+    if buffer is not None and _number(buffer) < _SMALL_BUFFER and one.given.role == "consumer":
         what = f"kv_buffer_size {buffer} is bytes: the consumer spills every received tensor to host memory, with a warning each"
         found.append(Misfit(name, what, 'write `"kv_buffer_size": 4e9`', fatal=False))
     return found
+
+
+def _environment(one: _Read) -> list[Misfit]:
+    """Return variables of the engine that its release does not read, or that end it."""
+    if not one.version:
+        return []
+    faults = environment_faults(
+        one.given.env or {}, one.version, connector=one.class_name or None, args=one.given.flags
+    )
+    return [Misfit(one.given.name, f"{each.name}: {each.what}", each.fix, each.fatal) for each in faults]
 
 
 def _number(value: Any) -> float:

@@ -43,7 +43,7 @@ def read_serve_command(name: str, text: str, version: str, host: str, role: str 
     side = port_number(env.get("VLLM_NIXL_SIDE_CHANNEL_PORT"))
     return HandWritten(
         name, meant, version, port_number(flags.get("port", 8000)) or 8000, port_number(flags.get("tensor-parallel-size", 1)) or 1, host,  # type: ignore[arg-type]
-        config, side, env, advise=True,
+        config, side, env, tuple(flags), advise=True,
     )  # fmt: skip
 
 

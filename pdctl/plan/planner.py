@@ -9,6 +9,7 @@ from pdctl.errors import PlanError, Problem
 from pdctl.plan.arguments import check_arguments
 from pdctl.plan.connector_check import connector_problems
 from pdctl.plan.engine import SECRETS, engine_argv, engine_env, here
+from pdctl.plan.environment import check_environment
 from pdctl.plan.fit import FitReport, fit_report
 from pdctl.plan.gpus import gpu_problems, gpu_sum, host_gpus
 from pdctl.plan.model import GpuSum, HostPlan, InstancePlan, Plan, PortRange, Rank
@@ -107,6 +108,10 @@ class _Planner:
         )  # fmt: skip
         self.problems += checked.problems
         self.warnings += checked.warnings
+        name = connector.class_name(version.version) if connector else None
+        problems, warnings = check_environment(self.topology, self.hosts, self.roles, version, name, self.source)
+        self.problems += problems
+        self.warnings += warnings
 
     def _check_connector(self, connector: Connector, version: EngineVersion, ask: Ask) -> None:
         problems, warnings = connector_problems(self.topology, connector, version, ask, self.source)
