@@ -47,6 +47,7 @@ def test_each_wrong_claim_of_the_tutorial_is_found(pdctl: Pdctl) -> None:
     ):
         assert one in fatal
     for one in (
+        "`kv_rank` has no effect", "`kv_parallel_size` has no effect",
         "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION=1 must be in its environment", "proxy_ip 0.0.0.0", "every rank pins 32 GB",
     ):  # fmt: skip
         assert one in notes
