@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 _MEM_POOL_GB = "4"
 """Pinned host memory of each rank; vLLM's default is 32 GiB (p2p_nccl_engine.py), which eight ranks make 256."""
-_BUFFER_BYTES = {"producer": 10, "consumer": 4_000_000_000}
-"""GPU bytes that a consumer holds before it spills to host memory; a producer that pushes has no use for it."""
+_BUFFER_BYTES = 4_000_000_000
+"""GPU bytes that the holder of KV keeps before it spills (consumer) or drops (producer with GET) it."""
 
 
 _NO_SUFFIX = "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION"
@@ -126,10 +126,11 @@ class P2pNccl(Connector):
             "kv_connector": "P2pNcclConnector",
             "kv_role": KV_ROLES[seat.role],
             "kv_port": seat.ports["kv"],
-            "kv_buffer_size": _BUFFER_BYTES[seat.role],
-            "kv_connector_extra_config": extra,
         }
-        return config
+        # a producer that pushes reads none (0.22.1, p2p_nccl_engine.py:251)
+        if seat.role == "consumer" or extra["send_type"] == "GET":
+            config["kv_buffer_size"] = _BUFFER_BYTES
+        return {**config, "kv_connector_extra_config": extra}
 
     def env(self, ask: Ask, seat: Seat) -> dict[str, str]:
         env: dict[str, str] = {}

@@ -85,6 +85,17 @@ def test_p2p_nccl_configs() -> None:
         assert one["kv_port"] == plan.instance(name).ports["kv"].first
         assert plan.instance(name).env["VLLM_DISABLE_REQUEST_ID_RANDOMIZATION"] == "1"
     assert producer["kv_port"] != consumer["kv_port"]
+    assert "kv_buffer_size" not in producer, "a producer that pushes reads none"
+    assert consumer["kv_buffer_size"] == 4_000_000_000
+
+
+def test_a_p2p_producer_that_is_asked_keeps_its_kv() -> None:
+    """With send_type GET the producer holds KV until it is fetched, and drops what is above kv_buffer_size."""
+    text = "model: m\nlayout: 1P1D\nconnector: {name: p2p_nccl, extra: {send_type: GET}}\nengine: {version: 0.22.1}\n"
+    plan = plan_of(text + GPUS, facts())
+    for name in ("producer-0", "consumer-0"):
+        assert config(plan, name)["kv_connector_extra_config"]["send_type"] == "GET"
+        assert config(plan, name)["kv_buffer_size"] == 4_000_000_000
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_the_end_of_p2p_nccl() -> None:
 
 def test_the_fields_that_became_fatal() -> None:
     """kv_port and kv_buffer_size are P2pNccl's alone, and 0.31 was the last to have the second."""
-    old = configs("p2p_nccl", "0.23.0").instance("producer-0").kv_transfer_config
+    old = configs("p2p_nccl", "0.23.0").instance("consumer-0").kv_transfer_config
     assert old is not None
     assert {"kv_port", "kv_buffer_size"} <= set(old)
     assert "kv_buffer_size" in release((0, 31, 0)).kv_config_fields
@@ -280,7 +280,7 @@ def test_models_with_state_layers_need_the_hybrid_cache(connector: str, version:
 
 
 def test_the_checker_can_fail() -> None:
-    old = configs("p2p_nccl", "0.23.0").instance("producer-0")
+    old = configs("p2p_nccl", "0.23.0").instance("consumer-0")
     assert [one for one in faults(old, (0, 34, 0)) if "no connector" in one]
     nixl = configs("nixl", "0.34.0").instance("producer-0")
     assert faults(nixl, (0, 34, 0)) == []
