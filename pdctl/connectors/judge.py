@@ -24,6 +24,8 @@ from pdctl.vllm.version import Version, parse_version
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pdctl.connectors.base import Connector
+
 _KV_ROLE = {"producer": "kv_producer", "consumer": "kv_consumer"}
 _KV_PORT = 14579  # vLLM 0.22.1, config/kv_transfer.py
 _SMALL_BUFFER = 1e6
@@ -166,6 +168,11 @@ def _p2p_needs(one: _Read) -> list[Misfit]:
     if buffer is not None and _number(buffer) < _SMALL_BUFFER and one.given.role == "consumer":
         what = f"kv_buffer_size {buffer} is bytes: the consumer spills every received tensor to host memory, with a warning each"
         found.append(Misfit(name, what, 'write `"kv_buffer_size": 4e9`', fatal=False))
+    elif buffer is not None and one.given.role == "producer" and extra.get("send_type") != "GET":
+        what = (
+            f"kv_buffer_size {buffer} is bytes, not blocks, and has no effect: a producer that pushes does not read it"
+        )
+        found.append(Misfit(name, what, "remove `kv_buffer_size`", fatal=False))
     return found
 
 
@@ -222,15 +229,23 @@ def _check_rules(read: Sequence[_Read], found: list[Misfit]) -> None:
             instead = connector.class_name(one.version)
             instead = instead if instead in release(one.version).connectors else "NixlConnector"
             found.append(Misfit(one.given.name, what, f'write `"kv_connector": "{instead}"` on both sides', fatal=True))
-    for p, connector in known:
-        for d, _ in known:
-            if (p.given.role, d.given.role) == ("producer", "consumer") and p.class_name == d.class_name:
-                sizes = Shape(1, p.given.tp, 1, 1), Shape(1, d.given.tp, 1, 1)
-                ask = Ask(
-                    d.version, *sizes, "gpu", "vllm", 1, len({p.given.host, d.given.host}), None, "", _extra(p.config)
-                )
-                for broken in connector.problems(ask):
-                    found.append(Misfit(d.given.name, broken.what, broken.fix, fatal=True))  # noqa: PERF401
+    for p, d, connector in _partners(known):
+        sizes = Shape(1, p.given.tp, 1, 1), Shape(1, d.given.tp, 1, 1)
+        ask = Ask(d.version, *sizes, "gpu", "vllm", 1, len({p.given.host, d.given.host}), None, "", _extra(p.config))
+        found += [Misfit(d.given.name, broken.what, broken.fix, fatal=True) for broken in connector.problems(ask)]
+
+
+def _partners(known: Sequence[tuple[_Read, Connector]]) -> list[tuple[_Read, _Read, Connector]]:
+    """Return each (producer, consumer) of one connector; a half that stands alone is held against its like."""
+    halves = [(one, connector) for one, connector in known if one.given.role in _KV_ROLE]
+    pairs = [
+        (p, d, connector)
+        for p, connector in halves
+        for d, _ in halves
+        if (p.given.role, d.given.role) == ("producer", "consumer") and p.class_name == d.class_name
+    ]
+    alone = len({one.class_name for one, _ in halves}) == 1  # of two that differ, that is what there is to say
+    return pairs or [(one, one, connector) for one, connector in halves if alone]
 
 
 def _extra(config: Mapping[str, Any]) -> dict[str, Any]:
