@@ -51,7 +51,6 @@ def check_arguments(
     """
     found = Checked()
     facts = release(version.version)
-    sure = not version.assumed and not facts.is_newer_than_known
     for section, args in sections.items():
         first: dict[str, str] = {}
         for written, value in args.items():
@@ -63,7 +62,7 @@ def check_arguments(
             if simulated and normal_flag(written).startswith("sim-"):
                 continue
             wrong = _unknown(written, facts.flags, version) or _wrong_value(written, value, facts.flags)
-            if wrong is not None and sure:
+            if wrong is not None and version.certain:
                 found.problems.append(source.problem(path, *wrong))
             elif wrong is not None:
                 found.warnings.append(f"{section}.args.{written}: {wrong[0]}; {wrong[1]}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pdctl.topology.source import dotted
 from pdctl.vllm.environment import environment_faults
-from pdctl.vllm.releases import release
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -13,13 +13,12 @@ if TYPE_CHECKING:
     from pdctl.errors import Problem
     from pdctl.plan.shapes import RoleShape
     from pdctl.plan.versions import EngineVersion
-    from pdctl.topology.schema import Host, Topology
+    from pdctl.topology.schema import Topology
     from pdctl.topology.source import Path, SourceMap
 
 
 def check_environment(
     topology: Topology,
-    hosts: Sequence[Host],
     roles: Sequence[RoleShape],
     version: EngineVersion,
     connector: str | None,
@@ -29,31 +28,27 @@ def check_environment(
 
     A variable that ends the engine is a problem only where the release is known for sure, as with arguments.
     """
-    sure = not version.assumed and not release(version.version).is_newer_than_known
     problems: list[Problem] = []
     warnings: list[str] = []
-    for path, env, flags, uses in _places(topology, hosts, roles):
+    for path, env, flags, uses in _places(topology, roles):
         for fault in environment_faults(env, version.version, connector=connector if uses else None, args=flags):
-            if fault.fatal and sure:
-                problems.append(source.problem((*path, "env", fault.name), fault.what, fault.fix))
+            where = (*path, "env", fault.name)
+            if fault.fatal and version.certain:
+                problems.append(source.problem(where, fault.what, fault.fix))
             else:
-                warnings.append(f"{_dotted(path)}.env.{fault.name}: {fault.what}; {fault.fix}")
+                warnings.append(f"{dotted(where)}: {fault.what}; {fault.fix}")
     return problems, warnings
 
 
 def _places(
-    topology: Topology, hosts: Sequence[Host], roles: Sequence[RoleShape]
+    topology: Topology, roles: Sequence[RoleShape]
 ) -> Iterator[tuple[Path, Mapping[str, str], frozenset[str], bool]]:
     """Yield (path, variables, flags of the engines that read them, whether these have a connector)."""
-    everywhere = frozenset.intersection(*(frozenset(role.args) for role in roles)) if roles else frozenset()
+    flags = {role.key: frozenset(name for name, value in role.args.items() if value is not False) for role in roles}
+    everywhere = frozenset.intersection(*flags.values()) if flags else frozenset()
     disaggregated = any(role.role != "aggregated" for role in roles)
     yield ("engine",), topology.engine.env, everywhere, disaggregated
     for role in roles:
-        yield (role.key,), getattr(topology, role.key).env, frozenset(role.args), role.role != "aggregated"
+        yield (role.key,), getattr(topology, role.key).env, flags[role.key], role.role != "aggregated"
     for index, host in enumerate(topology.hosts):
-        if host in hosts:
-            yield ("hosts", index), host.env, everywhere, disaggregated
-
-
-def _dotted(path: Path) -> str:
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+        yield ("hosts", index), host.env, everywhere, disaggregated

@@ -109,7 +109,7 @@ class _Planner:
         self.problems += checked.problems
         self.warnings += checked.warnings
         name = connector.class_name(version.version) if connector else None
-        problems, warnings = check_environment(self.topology, self.hosts, self.roles, version, name, self.source)
+        problems, warnings = check_environment(self.topology, self.roles, version, name, self.source)
         self.problems += problems
         self.warnings += warnings
 

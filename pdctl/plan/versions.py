@@ -28,6 +28,11 @@ class EngineVersion:
     text: str
     assumed: bool
 
+    @property
+    def certain(self) -> bool:
+        """Whether what the facts say of it holds for sure: somebody said the version, and it is not newer than the facts."""
+        return not self.assumed and not release(self.version).is_newer_than_known
+
 
 def engine_version(
     topology: Topology, hosts: Sequence[Host], facts: Facts, connector: Connector | None, source: SourceMap

@@ -45,7 +45,7 @@ def environment_faults(
         if name.upper().startswith("VLLM_") and name not in facts.environment
     ]
     if connector and _MOVABLE in env.get(_ALLOCATOR, "") and not any(flag in args for flag in _EXEMPT):
-        refused = any(one.first <= version for one in spans("messages", "expandable-segments"))
+        refused = "expandable-segments" in facts.messages
         what = f"{_MOVABLE} lets PyTorch move the memory that {connector} has registered" + (
             "; vLLM refuses to start" if refused else ", and transfers fail later"
         )

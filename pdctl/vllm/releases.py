@@ -109,6 +109,11 @@ class Release:
         return frozenset(self._table("env"))
 
     @property
+    def messages(self) -> frozenset[str]:
+        """Names of the rows of signatures.py whose text this release's sources have."""
+        return frozenset(self._table("messages"))
+
+    @property
     def metrics(self) -> frozenset[str]:
         return frozenset(self._table("metrics"))
 

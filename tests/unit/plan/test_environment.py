@@ -52,6 +52,8 @@ def test_movable_memory_ends_engines_with_a_connector_from_0_21_on() -> None:
 
 def test_movable_memory_is_fine_with_the_cumem_allocator_or_without_a_connector() -> None:
     assert warned(PAIR + f"engine: {{version: 0.22.1, {MOVABLE}, args: {{enable-sleep-mode: true}}}}\n") == []
+    off = f"engine: {{version: 0.22.1, {MOVABLE}, args: {{enable-sleep-mode: false}}}}\n"
+    assert len(problems_of(PAIR + off)) == 1
     alone = "model: m\naggregated: {replicas: 1}\nhosts: [{name: local, gpus: 1}]\n"
     assert warned(alone + f"engine: {{version: 0.22.1, {MOVABLE}}}\n") == []
 
