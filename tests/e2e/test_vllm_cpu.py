@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import urllib.request
 from dataclasses import dataclass
@@ -138,6 +139,12 @@ def test_real_engines_from_one_file(real: Real) -> None:
     assert (growth(before, after, "vllm:nixl_bytes_transferred_sum") or 0) > 0
     assert not growth(before, after, "vllm:nixl_num_failed_transfers")
     assert answers(pair["url"], stream=True) == wanted
+
+    plan = pdctl.ok("plan", str(real.file), "--format", "json", timeout_s=60).json
+    logs = pdctl.ok("logs", "consumer-0", "--no-prefix", timeout_s=60).out
+    logged = re.search(r"KV cache size: ([\d,]+) tokens", logs)
+    assert logged, "vLLM says how many tokens its KV cache holds"
+    assert plan["fit"]["roles"]["decode"]["tokens"] == int(logged[1].replace(",", ""))
 
     three = real.up("--set", "layout=2P1D")
     assert {one["instance"]: one["action"] for one in three["changes"]} == {"producer-1": "start", "proxy": "restart"}
