@@ -39,14 +39,24 @@ def why_it_failed(client: ShimClient, cluster: str, instance: str) -> RootCause:
 
 
 def explain(
-    reach: Reach, cluster: str, placed: Mapping[str, Sequence[str]], *, run: str = "current", symptoms: bool = True
+    reach: Reach,
+    cluster: str,
+    placed: Mapping[str, Sequence[str]],
+    *,
+    run: str = "current",
+    symptoms: bool = True,
+    since: float | None = None,
 ) -> list[Explained]:
-    """Return what the logs of the instances on each host (`placed`: host -> names) say, all hosts at once; a host that is away says nothing."""
+    """Return what the logs of the instances on each host (`placed`: host -> names) say, all hosts at once; a host that is away says nothing.
+
+    `since`: Unix time from which on lines count.
+    """
+    which = ["--run", run, *([] if since is None else ["--since", str(since)])]
 
     def ask(host: str) -> list[Explained]:
         names = placed[host]
-        ends = _texts(reach[host], cluster, names, ["--run", run, "--tail", str(_TAIL)])
-        harms = _texts(reach[host], cluster, names, ["--run", run, "--grep", HARM]) if symptoms else {}
+        ends = _texts(reach[host], cluster, names, [*which, "--tail", str(_TAIL)])
+        harms = _texts(reach[host], cluster, names, [*which, "--grep", HARM]) if symptoms else {}
         return [
             Explained(name, find_root_cause(ends.get(name, [])), tuple(find_symptoms(harms.get(name, []))))
             for name in names

@@ -44,6 +44,7 @@ class NixlLink:
         self._lease_s = float(options.extra.get("kv_lease_duration", _LEASE_S))
         same = f"{options.version}|{options.model}|{options.vocabulary}|{options.seed}"
         self._compat = hashlib.sha256(same.encode()).hexdigest()
+        self._drop = options.drop_first
         self._held: dict[str, tuple[array[int], float]] = {}
         self._context = zmq.asyncio.Context()
         self._tasks: list[asyncio.Task[None]] = []
@@ -79,7 +80,8 @@ class NixlLink:
     async def hand_over(self, request_id: str, kv: array[int], params: dict[str, Any] | None) -> dict[str, Any] | None:
         if not params or not params.get("do_remote_decode"):
             return None
-        if not self._options.drop_kv:
+        self._drop -= 1
+        if not self._options.drop_kv and self._drop < 0:
             self._held[request_id] = (kv, time.monotonic() + self._lease_s)
         return {
             "do_remote_prefill": True, "do_remote_decode": False,

@@ -48,6 +48,7 @@ class Options:
     ignore_kv: bool
     damage_kv: bool
     drop_kv: bool
+    drop_first: int
     vocabulary: int
     seed: int
     kv_bytes_per_token: int
@@ -89,6 +90,7 @@ def parse_options(argv: Sequence[str]) -> Options:
         ignore_kv=given.sim_ignore_kv,
         damage_kv=given.sim_damage_kv,
         drop_kv=given.sim_drop_kv,
+        drop_first=given.sim_drop_first,
         vocabulary=given.sim_vocab,
         seed=given.sim_seed,
         kv_bytes_per_token=given.sim_kv_bytes_per_token,
@@ -125,6 +127,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--sim-ignore-kv", action="store_true", help="consumer: take the KV and compute the prompt again all the same")
     add("--sim-damage-kv", action="store_true", help="consumer: damage the KV on arrival")
     add("--sim-drop-kv", action="store_true", help="producer: never hand over the KV")
+    add(
+        "--sim-drop-first",
+        type=int,
+        default=0,
+        metavar="N",
+        help="Nixl producer: hand over no KV for the first N requests",
+    )
     add("--sim-vocab", type=int, default=1024, metavar="N")
     add("--sim-seed", type=int, default=0, metavar="N", help="weights; the same for all instances of a cluster")
     add("--sim-kv-bytes-per-token", type=int, default=131072, metavar="N")

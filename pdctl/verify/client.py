@@ -18,7 +18,11 @@ _QUICK_S = 10.0
 
 
 class AskFailed(Exception):
-    """An engine did not answer, or not with 200; `str()` says what for people."""
+    """An engine did not answer, or not with 200; `str()` says what for people, `status` is the HTTP status if there was one."""
+
+    def __init__(self, text: str, status: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 @dataclass(frozen=True)
@@ -49,12 +53,12 @@ class EngineClient:
 
     def metrics(self) -> Metrics:
         """Scrape /metrics; empty where there are none. Raises AskFailed if the engine is gone."""
-        status, text = self._ask("GET", "/metrics", None, {}, _QUICK_S)
+        status, text = self._ask("GET", "/metrics", None, {}, min(_QUICK_S, self._timeout_s))
         return parse_metrics(text) if status == 200 else Metrics()
 
     def max_model_len(self) -> int | None:
         """Return the longest prompt plus answer, if the engine says it. Raises AskFailed."""
-        data = self._json("GET", "/v1/models", None, {}, _QUICK_S)
+        data = self._json("GET", "/v1/models", None, {}, min(_QUICK_S, self._timeout_s))
         value = _first(data, "data").get("max_model_len")
         return value if isinstance(value, int) and value > 0 else None
 
@@ -62,7 +66,7 @@ class EngineClient:
         """Wait until /health says 200: a proxy may not have looked at a restarted engine yet. Raises AskFailed."""
         end = time.monotonic() + timeout_s
         while True:
-            status, text = self._ask("GET", "/health", None, {}, _QUICK_S)
+            status, text = self._ask("GET", "/health", None, {}, min(_QUICK_S, self._timeout_s))
             if status == 200:
                 return
             if time.monotonic() > end:
@@ -71,7 +75,7 @@ class EngineClient:
 
     def model_name(self) -> str:
         """Return the name under which the engine serves. Raises AskFailed."""
-        data = self._json("GET", "/v1/models", None, {}, _QUICK_S)
+        data = self._json("GET", "/v1/models", None, {}, min(_QUICK_S, self._timeout_s))
         card = _first(data, "data")
         if not card.get("id"):
             raise AskFailed(f"{self.name} serves no model")
@@ -86,7 +90,7 @@ class EngineClient:
         if status != 200 or not isinstance(data, dict):
             error = data.get("error") if isinstance(data, dict) else None
             message = error.get("message") if isinstance(error, dict) else text[:200]
-            raise AskFailed(f"{self.name} answered HTTP {status}: {message}")
+            raise AskFailed(f"{self.name} answered HTTP {status}: {message}", status)
         return data
 
     def _ask(self, method: str, path: str, body: Any, headers: Mapping[str, str], timeout_s: float) -> tuple[int, str]:

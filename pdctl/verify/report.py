@@ -30,6 +30,8 @@ class PairReport:
     gb_per_s: float | None = None
     failures: float | None = None
     """Failed transfers by the consumer's metrics."""
+    first_contact: str = ""
+    """What went wrong when the two first met, if trying again made it good."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import random
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pdctl.connectors.base import HandOverError, Peer
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _OUTPUT = 8
 _TRIES = 5
 """New prompts for a swap whose prompts go on with the same token."""
+_CONTACTS = 3
+"""Tries for the first hand-over of two engines."""
 _EQUALITY_PROMPTS = 4
 _FRONT_S = 10.0
 """How long a proxy gets to see that all engines are there."""
@@ -79,7 +81,12 @@ def verify_cluster(
                 sink.emit(Event("verify", plan.cluster, f"{report.producer} -> {report.consumer}: {report.verdict}"))
     fine = all(pair.verdict in FINE for pair in pairs)
     equality, problem = probe.equality() if fine and plan.url else (None, "")
-    warnings = [*probe.slow_paths(pairs), *([problem] if problem else [])]
+    met_late = [
+        f"{pair.producer} -> {pair.consumer}: the first hand-over failed ({pair.first_contact}); tried again, it worked"
+        for pair in pairs
+        if pair.first_contact
+    ]
+    warnings = [*met_late, *probe.slow_paths(pairs), *([problem] if problem else [])]
     return VerifyReport(tuple(pairs), equality, tuple(warnings), time.monotonic() - began)
 
 
@@ -124,7 +131,10 @@ class _Probe:
             swaps = []
             if not self._handover.names_kv:
                 return self._unnamed(ends, before)
-            for length in lengths(limit, big=self._measures_speed()):
+            wanted = lengths(limit, big=self._measures_speed())
+            first_contact = self._meet(ends, wanted[0])
+            before = ends.consumer.metrics()
+            for length in wanted:
                 swap, tokens = self._swap(ends, length)
                 swaps.append(swap)
                 asked += tokens
@@ -132,7 +142,29 @@ class _Probe:
         except (AskFailed, HandOverError) as error:
             return PairReport(producer, consumer, "error", f"{error}{self._hang_hint(error)}")
         external = growth(before, after, "vllm:prompt_tokens_by_source", source="external_kv_transfer")
-        return self._report(producer, consumer, judge_pair(swaps, external), external, asked, before, after)
+        report = self._report(producer, consumer, judge_pair(swaps, external), external, asked, before, after)
+        return replace(report, first_contact=first_contact)
+
+    def _meet(self, ends: _Ends, length: int) -> str:
+        """Hand one prompt over so that the two engines know each other; returns what failed before it worked. Raises AskFailed.
+
+        Nixl engines shake hands on their first request, with 5 s that nobody can change (0.32.0, v1/nixl/base_worker.py:
+        RCVTIMEO): where an engine is busy, that request gets HTTP 500 and the next one is fine. No figure counts this prompt.
+        """
+        if self._handover.plain_requests_kill:
+            return ""
+        failed = ""
+        for left in reversed(range(_CONTACTS)):
+            prompt = random_prompt(self._rng, length)
+            try:
+                self._hand_over(ends, prompt, prompt, tokens=1)
+            except AskFailed as error:
+                if left == 0 or error.status is None or error.status < 500:
+                    raise
+                failed = failed or str(error)
+            else:
+                break
+        return failed
 
     def _unnamed(self, ends: _Ends, before: Metrics) -> PairReport:
         """Probe a connector that finds KV by the prompt: no other prompt's KV can be handed over, so there is no swap.

@@ -290,6 +290,14 @@ def test_kv_that_is_not_used_ends_with_exit_code_5(
     assert pdctl.status()["verify"]["ok"] is False
 
 
+def test_a_failed_verification_says_what_the_engines_logged(pdctl: Pdctl) -> None:
+    file = pdctl.topology(connector="nixl", prefill={"args": {"sim-drop-kv": True}})
+    up = pdctl("up", str(file), "--json")
+    assert up.code == 5, up.err
+    logged = [warning for warning in up.json["verify"]["warnings"] if warning.startswith("consumer-0 logged: ")]
+    assert logged, up.json["verify"]
+
+
 def test_kill_9_of_the_front_process_ends_its_tree_and_restarts_it(pdctl: Pdctl) -> None:
     """Case 8: children and grandchildren in their own session go before the restart; the signal is on record."""
     file = pdctl.topology(engine={"args": {"sim-tree": True}})

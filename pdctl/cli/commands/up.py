@@ -97,19 +97,11 @@ def _facts(loaded: TopologyFile) -> Facts:
 
 
 def _verify(plan: Any, reach: Any, sink: Any) -> Any:
-    from pdctl.cluster.verification import note_verification
     from pdctl.events import Event
-    from pdctl.verify import verify_cluster
+    from pdctl.verify.recorded import verify_and_record
 
     sink.emit(Event("step", plan.cluster, "verifying that KV moves"))
-    report = verify_cluster(plan, api_key=_api_key(plan), sink=sink)
-    note_verification(plan, reach, report.to_dict(), report.headline, ok=report.ok, now=time.time())
-    return report
-
-
-def _api_key(plan: Any) -> str | None:
-    names = plan.proxy.secret_env if plan.proxy else ()
-    return next((os.environ[name] for name in names if os.environ.get(name)), None)
+    return verify_and_record(plan, reach, environ=os.environ, sink=sink)
 
 
 def _confirm(sink: Any, text: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import Annotated
 
 import typer
@@ -33,8 +32,7 @@ def command(
     if connector or producer or consumer:
         return _engines(connector, producer, consumer, url, duration_s("--timeout", timeout))
     from pdctl.cluster.observe import observe
-    from pdctl.cluster.verification import note_verification
-    from pdctl.verify import verify_cluster
+    from pdctl.verify.recorded import verify_and_record
 
     timeout_s = duration_s("--timeout", timeout)
     with open_cluster(cluster) as opened:
@@ -47,10 +45,7 @@ def command(
                 where=opened.known.cluster,
                 fix="bring it up with `pdctl up` first",
             )
-        names = plan.proxy.secret_env if plan.proxy else ()
-        key = next((os.environ[name] for name in names if os.environ.get(name)), None)
-        report = verify_cluster(plan, api_key=key, timeout_s=timeout_s)
-        note_verification(plan, opened.reach, report.to_dict(), report.headline, ok=report.ok, now=time.time())
+        report = verify_and_record(plan, opened.reach, environ=os.environ, timeout_s=timeout_s)
     document = {"cluster": plan.cluster, "headline": report.headline, **report.to_dict()}
     return Result(document, view="verify", exit_code=report.exit_code)
 

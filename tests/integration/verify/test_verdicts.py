@@ -79,6 +79,21 @@ def test_dropped_kv_is_an_error_with_nixl(running: Running) -> None:
     assert "consumer-0 answered HTTP 500" in report.pairs[0].reason
 
 
+def test_a_first_contact_that_fails_is_tried_again_and_said(running: Running) -> None:
+    report = verified(running, planned("nixl", prefill="sim-drop-first: 2"))
+    (pair,) = report.pairs
+    assert (pair.verdict, report.exit_code) == ("used", 0)
+    assert pair.tokens == pair.expected, "what failed before is in no figure"
+    assert not pair.failures
+    assert "consumer-0 answered HTTP 500" in pair.first_contact
+    assert any("the first hand-over failed" in warning for warning in report.warnings)
+
+
+def test_a_contact_that_fails_three_times_is_an_error(running: Running) -> None:
+    report = verified(running, planned("nixl", prefill="sim-drop-first: 3"))
+    assert (report.pairs[0].verdict, report.exit_code) == ("error", 5)
+
+
 def test_dropped_kv_that_is_computed_again_has_not_moved(running: Running) -> None:
     plan = planned("nixl", prefill="sim-drop-kv: true")
     producer, consumer, _ = plan.instances
