@@ -8,7 +8,6 @@
     ├─ TransportError        1       a host could not be reached or a command on it failed
     ├─ LaunchError           1       instance, root cause, log lines
     ├─ LockHeld              1       by whom, since when, for what
-    └─ KvNotMoved            5       KV did not move, or moved and was not used
 
 Raised deep, caught once in cli. Tests assert fields, not prose.
 """
@@ -137,13 +136,3 @@ class LockHeld(PdctlError):
         self.who = who
         self.since = since
         self.command = command
-
-
-class KvNotMoved(PdctlError):
-    """A probe showed that the KV cache did not move from producer to consumer, or was not used."""
-
-    exit_code = 5
-
-    def __init__(self, pair: str, what: str, *, fix: str = "") -> None:
-        super().__init__(what, where=pair, fix=fix)
-        self.pair = pair

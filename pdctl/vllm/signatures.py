@@ -695,6 +695,15 @@ _HARM = (
         "harm",
     ),
     _row(
+        "nixl-read-after-lease",
+        r"Potentially invalid KV blocks for unrecognized request",
+        "a consumer read KV whose lease had ended: other requests may have written over it, and its answer may be wrong",
+        "look why the consumer is slow; raise kv_lease_duration in connector.extra",
+        "Potentially invalid KV blocks for unrecognized request cmpl-1 were retrieved by a decode worker. They may have expired.",
+        "Potentially invalid KV blocks for unrecognized request ",
+        "harm",
+    ),
+    _row(
         "bad-transfer-params",
         r"Got invalid KVTransferParams",
         "the proxy passed incomplete kv_transfer_params; the request may never end",
