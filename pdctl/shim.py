@@ -686,7 +686,7 @@ class Supervisor:
                 pass
             self.state["pipe"] = os.readlink(f"/proc/self/fd/{self.pipe_read}")
         run = (self.state["runs"][-1]["run"] if self.state["runs"] else 0) + 1
-        argv = self.spec["argv"]
+        argv = [os.path.expanduser(word) if word.startswith("~/") else word for word in self.spec["argv"]]
         report_read, report_write = os.pipe()
         log_at = self.log.position()
         pid = os.fork()
@@ -735,6 +735,8 @@ class Supervisor:
                 signal.signal(number, signal.SIG_DFL)
             environ = dict(os.environ)
             environ.update(read_json(f"{self.folder}/env") or {})
+            if self.spec.get("pdctl"):
+                environ["PYTHONPATH"] = os.path.join(os.path.dirname(self.root), self.spec["pdctl"])
             environ["PDCTL_TREE"] = f"{self.mark}{os.getpid()}"
             environ["PDCTL_INSTANCE"] = self.name
             os.execvpe(argv[0], argv, environ)
@@ -1720,6 +1722,8 @@ def main(argv: list[str]) -> int:
         sys.stderr.write(__doc__ or "")
         return 2
     os.umask(0o077)
+    if argv[0] != "ports" and len(argv) > 1:
+        argv[1] = os.path.abspath(argv[1])  # over ssh a root starts at the home, which nobody else knows
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pdctl.cli.load import named_by_file
 from pdctl.cluster.known import KnownCluster, choose_cluster, pdctl_home
-from pdctl.cluster.reach import Reach
+from pdctl.cluster.reach import Asking, Reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +26,18 @@ class OpenCluster:
     home: Path
 
 
+def asking(*, accept_new_host_keys: bool = False) -> Asking:
+    """Return how logins may ask: on a terminal they do, elsewhere nothing waits for an answer."""
+    on_terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    return Asking(accept_new_host_keys=accept_new_host_keys, ask=_ask if on_terminal else None)
+
+
+def _ask(question: str) -> str:
+    from getpass import getpass
+
+    return getpass(question, stream=sys.stderr)
+
+
 @contextmanager
 def open_cluster(name: str) -> Iterator[OpenCluster]:
     """Yield the cluster that `name` (or ./topology.yaml, or the only one known) means; closes its connections after."""
@@ -33,7 +46,7 @@ def open_cluster(name: str) -> Iterator[OpenCluster]:
     if wanted and wanted.endswith((".yaml", ".yml")):  # the file that `up` was given, out of habit
         wanted = named_by_file(Path(wanted))
     known = choose_cluster(home, wanted, named_by_file())
-    reach = Reach(known.hosts, home)
+    reach = Reach(known.hosts, home, asking())
     try:
         yield OpenCluster(known, reach, home)
     finally:

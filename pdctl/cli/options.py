@@ -22,6 +22,14 @@ ClusterOption = Annotated[
         "-c", "--cluster", metavar="NAME", envvar="PDCTL_CLUSTER", help="Cluster, when more than one is known here."
     ),
 ]
+NewKeysOption = Annotated[
+    bool,
+    typer.Option(
+        "--accept-new-host-keys",
+        envvar="PDCTL_ACCEPT_NEW_HOST_KEYS",
+        help="Note the keys of ssh hosts that known_hosts lacks; a changed key is refused all the same.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys on stdout.")]
 
 _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pdctl.errors import Finding, PlanError, PreflightError, Problem, TransportError
-from pdctl.hosts.local import LocalTransport
 from pdctl.plan.facts import Facts, Gpu, HostFacts
 from pdctl.topology.schema import Host, Topology
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pdctl.cluster.reach import Reach
+    from pdctl.hosts.transport import Transport
 
 _ASK_VLLM = """
 import importlib.metadata as m, json, sys
@@ -28,34 +32,89 @@ print("pdctl-facts " + json.dumps({"python": sys.executable, "vllm": version}))
 _ASK_TIMEOUT_S = 60.0
 
 
-def gather_facts(topology: Topology, *, ask_engines: bool, assume_gpus: bool = False) -> Facts:
-    """Return what is known of this machine's GPUs, the model's config and, if asked, the engines' versions.
+def gather_facts(topology: Topology, reach: Reach | None = None, *, assume_gpus: bool = False) -> Facts:
+    """Return what is known of the hosts' GPUs and engines, all asked at once over `reach`, and of the model's config.
 
-    `assume_gpus` lets a plan be made on a machine without the GPUs, with a warning. Raises PreflightError when an interpreter that the file names has no vLLM.
+    Without `reach` only this machine's GPUs are looked at. `assume_gpus` lets a plan be made on a machine without the GPUs,
+    with a warning. Raises PreflightError when a host cannot be reached or an interpreter that the file names has no vLLM.
     """
-    hosts = topology.hosts or [Host(name="local")]
-    found: dict[str, HostFacts] = {}
-    findings: list[Finding] = []
-    for host in hosts:
-        if host.ssh is not None:
-            continue
-        gpus = local_gpus() if _wants_gpus(topology, host) else None
-        version, python = None, None
-        if ask_engines and topology.engine.kind == "vllm":
-            answer = _ask_vllm(topology, host)
-            if isinstance(answer, Finding):
-                findings.append(answer)
-            else:
-                version, python = answer["vllm"], answer["python"]
-        found[host.name] = HostFacts(
-            vllm_version=version, python=python, gpus=gpus, nvlink=local_nvlink() if gpus else None
-        )
+    hosts = {host.name: host for host in topology.hosts or [Host(name="local")]}
+    answers: Mapping[str, HostFacts | Finding | TransportError]
+    if reach is None:
+        answers = {name: _facts_here(topology, host) for name, host in hosts.items() if host.ssh is None}
+    else:
+        answers = reach.each(lambda client: _facts_of(topology, hosts[client.host], client.transport), hosts)
+    found = {name: answer for name, answer in answers.items() if isinstance(answer, HostFacts)}
+    findings = [
+        _unreachable(answer) if isinstance(answer, TransportError) else answer
+        for answer in answers.values()
+        if not isinstance(answer, HostFacts)
+    ]
     if findings:
         raise PreflightError(findings)
+    config = _model_config(topology)
+    if config is None and reach is not None:
+        config = _model_config_there(topology, hosts.values(), reach)
     return Facts(
-        hosts=found, model_config=_model_config(topology), weight_bytes=_weight_bytes(topology.model), pdctl_python=sys.executable,
+        hosts=found, model_config=config, weight_bytes=_weight_bytes(topology.model), pdctl_python=sys.executable,
         directory=str(Path.cwd()), home=str(Path.home()), assume_gpus=assume_gpus,
     )  # fmt: skip
+
+
+def _facts_here(topology: Topology, host: Host) -> HostFacts:
+    gpus = local_gpus() if _wants_gpus(topology, host) else None
+    return HostFacts(gpus=gpus, nvlink=local_nvlink() if gpus else None)
+
+
+def _facts_of(topology: Topology, host: Host, transport: Transport) -> HostFacts | Finding:
+    if host.ssh is None:
+        known = _facts_here(topology, host)
+    else:
+        known = HostFacts(gpus=_smi_gpus(transport) if _wants_gpus(topology, host) else None)
+        if known.gpus is None:
+            transport.run(["/bin/sh", "-c", ":"])  # so that a host that is away is found out here
+    if topology.engine.kind != "vllm":
+        return known
+    answer = _ask_vllm(topology, host, transport)
+    if isinstance(answer, Finding):
+        return answer
+    return replace(known, vllm_version=answer["vllm"], python=answer["python"])
+
+
+def _unreachable(error: TransportError) -> Finding:
+    return Finding(error.host, "reach", error.what, error.fix)
+
+
+def _smi_gpus(transport: Transport) -> tuple[Gpu, ...] | None:
+    """Return a host's GPUs as its driver's own tool shows them; None if there is none."""
+    asked = ["nvidia-smi", "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits"]
+    done = transport.run(
+        ["/bin/sh", "-c", 'command -v "$1" >/dev/null || exit 0; exec "$@"', "sh", *asked], timeout_s=30
+    )
+    gpus = []
+    for line in done.stdout.decode(errors="replace").splitlines():
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) == 4 and fields[0].isdigit():
+            gpus.append(
+                Gpu(int(fields[0]), fields[1], fields[2], int(float(fields[3])) if fields[3][:1].isdigit() else 0)
+            )
+    return tuple(gpus) or None
+
+
+def _model_config_there(topology: Topology, hosts: Iterable[Host], reach: Reach) -> dict[str, Any] | None:
+    """Return the config.json of a model that lies on the hosts, from the first that has it."""
+    if topology.config_json or not topology.model.startswith(("/", "~/")):
+        return None
+    for host in hosts:
+        if host.ssh is None:
+            continue
+        path = f"{topology.model.rstrip('/')}/config.json".removeprefix("~/")
+        done = reach[host.name].transport.run(["/bin/cat", path], timeout_s=30)
+        with suppress(ValueError):
+            config = json.loads(done.stdout)
+            if isinstance(config, dict):
+                return config
+    return None
 
 
 def local_gpus() -> tuple[Gpu, ...] | None:
@@ -120,9 +179,12 @@ def engine_python(topology: Topology, host: Host) -> str:
     return host.python or topology.engine.python or "python3"
 
 
-def _ask_vllm(topology: Topology, host: Host) -> dict[str, Any] | Finding:
+def _ask_vllm(topology: Topology, host: Host, transport: Transport) -> dict[str, Any] | Finding:
     python = engine_python(topology, host)
-    argv: Sequence[str] = [str(Path(python).expanduser()) if python.startswith("~") else python, "-c", _ASK_VLLM]
+    path = python
+    if python.startswith("~/"):  # over ssh commands start in the login's home
+        path = str(Path(python).expanduser()) if host.ssh is None else f"./{python[2:]}"
+    argv: Sequence[str] = [path, "-c", _ASK_VLLM]
     activate = host.activate or topology.engine.activate
     if activate:
         argv = ["/bin/bash", "-c", f'{activate} && exec "$@"', "pdctl", *argv]
@@ -131,7 +193,7 @@ def _ask_vllm(topology: Topology, host: Host) -> dict[str, Any] | Finding:
         "or the environment with `engine.activate: source .../activate`"
     )
     try:
-        done = LocalTransport(host.name).run(argv, timeout_s=_ASK_TIMEOUT_S)
+        done = transport.run(argv, timeout_s=_ASK_TIMEOUT_S)
     except TransportError as error:
         return Finding(host.name, "engine", f"cannot run `{python}`: {error.what}", fix)
     for line in reversed(done.stdout.decode(errors="replace").splitlines()):

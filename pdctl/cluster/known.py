@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pdctl.plan.model import Plan
+    from pdctl.topology.schema import Topology
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,19 @@ def known_hosts(plan: Plan) -> tuple[KnownHost, ...]:
     return tuple(KnownHost(host.name, host.workdir, host.ssh) for host in plan.hosts)
 
 
-def reachable_hosts(home: Path, plan: Plan) -> tuple[KnownHost, ...]:
-    """Return the hosts of a plan and those where an earlier plan of the same cluster may still run something."""
-    earlier = next((known.hosts for known in known_clusters(home) if known.cluster == plan.cluster), ())
-    planned = known_hosts(plan)
+def hosts_of(topology: Topology) -> tuple[KnownHost, ...]:
+    """Return how to reach the hosts of a file; without any it means this machine."""
+    from pdctl.topology.schema import Host  # pydantic: not for commands without a file
+
+    return tuple(
+        KnownHost(host.name, host.workdir, host.ssh.model_dump(exclude_none=True) if host.ssh else None)
+        for host in topology.hosts or [Host(name="local")]
+    )
+
+
+def reachable_hosts(home: Path, cluster: str, planned: tuple[KnownHost, ...]) -> tuple[KnownHost, ...]:
+    """Return the hosts of a file and those where an earlier plan of the same cluster may still run something."""
+    earlier = next((known.hosts for known in known_clusters(home) if known.cluster == cluster), ())
     names = {host.name for host in planned}
     return (*planned, *(host for host in earlier if host.name not in names))
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pdctl.cluster.logs import why_it_failed
 from pdctl.cluster.specs import environment_of, spec_of
@@ -16,16 +17,20 @@ from pdctl.errors import Finding, LaunchError, PreflightError, TransportError
 from pdctl.events import Event, Sink
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pdctl.cluster.observe import Observed
     from pdctl.cluster.reach import Reach
-    from pdctl.hosts.shim_client import WatchStream
+    from pdctl.hosts.shim_client import ShimClient
     from pdctl.plan.changes import Change
     from pdctl.plan.model import InstancePlan, Plan
     from pdctl.vllm.root_causes import RootCause
 
+T = TypeVar("T")
 _DEAD = ("failed", "stopped", "stopping")
+_RETRY_S = 0.5
+_AWAY_S = 30.0
+"""A host that cannot be reached again for so long ends an `up`."""
 
 
 class Launch:
@@ -51,28 +56,27 @@ class Launch:
             if change.action in ("stop", "restart") or (change.action == "start" and change.instance in leftovers):
                 seen = observed.running.get(change.instance)
                 going.setdefault(seen.host if seen else change.host, []).append(change.instance)
-        for host, names in going.items():
-            for name in names:
-                self._sink.emit(Event("stopping", name, "stopping"))
-            answer = self._reach[host].stop(self._plan.cluster, names)
+        for name in (name for names in going.values() for name in names):
+            self._sink.emit(Event("stopping", name, "stopping"))
+        answers = self._reach.each(lambda client: client.stop(self._plan.cluster, going[client.host]), going)
+        for answer in _all_good(answers).values():
             if answer.get("left"):
                 first = answer["left"][0]
                 raise LaunchError(first["instance"], f"pid {first['pid']} would not end", fix="see `pdctl down`")
 
     def check_ports(self, instances: Sequence[InstancePlan]) -> None:
         """Bind every planned port once. Raises PreflightError that names the owners of those taken."""
-        findings: list[Finding] = []
-        for host in {instance.host for instance in instances}:
-            wanted = {
-                (_bind_address(instance), port): (instance.name, use)
-                for instance in instances
-                if instance.host == host
-                for use, ports in instance.ports.items()
-                for port in range(ports.first, ports.last + 1)
-            }
-            for busy in self._reach[host].busy_ports(list(wanted)):
-                name, use = wanted[busy["address"], busy["port"]]
-                findings.append(_port_finding(host, busy, name, use))
+        wanted: dict[str, dict[tuple[str, int], tuple[str, str]]] = {}
+        for instance in instances:
+            for use, ports in instance.ports.items():
+                for port in range(ports.first, ports.last + 1):
+                    wanted.setdefault(instance.host, {})[_bind_address(instance), port] = (instance.name, use)
+        answers = self._reach.each(lambda client: client.busy_ports(list(wanted[client.host])), wanted)
+        findings = [
+            _port_finding(host, busy, *wanted[host][busy["address"], busy["port"]])
+            for host, found in _all_good(answers).items()
+            for busy in found
+        ]
         if findings:
             raise PreflightError(findings)
 
@@ -108,11 +112,23 @@ class Launch:
 
     def undo(self) -> list[dict[str, Any]]:
         """Stop all that this launch started; returns what would not go."""
+        placed: dict[str, list[str]] = {}
+        for instance in self.started:
+            placed.setdefault(instance.host, []).append(instance.name)
+        if not placed:
+            return []
+        self._sink.emit(
+            Event("stopping", self._plan.cluster, f"stopping {', '.join(one.name for one in self.started)}")
+        )
+        answers = self._reach.each(
+            lambda client: client.stop(self._plan.cluster, placed[client.host], timeout_s=10.0), placed
+        )
         left: list[dict[str, Any]] = []
-        for host in {instance.host for instance in self.started}:
-            names = [instance.name for instance in self.started if instance.host == host]
-            self._sink.emit(Event("stopping", self._plan.cluster, f"stopping {', '.join(names)}"))
-            left += self._reach[host].stop(self._plan.cluster, names, timeout_s=10.0).get("left", [])
+        for host, answer in answers.items():
+            if isinstance(answer, TransportError):
+                left += [{"instance": name, "host": host, "pid": None, "why": answer.what} for name in placed[host]]
+            else:
+                left += answer.get("left", [])
         return left
 
     def _start(self, wanted: Sequence[InstancePlan]) -> None:
@@ -120,27 +136,44 @@ class Launch:
         now = [
             one for one in wanted if one.name not in begun and all(self._state(name) == "ready" for name in one.after)
         ]
-        for host in dict.fromkeys(instance.host for instance in now):
-            batch = [instance for instance in now if instance.host == host]
-            bundle = [
-                {"spec": spec_of(self._plan, instance), "env": environment_of(instance, self._environ)}
-                for instance in batch
-            ]
-            self.started += batch  # before the call: a start that was cut short may have started some
-            answer = self._reach[host].start(self._plan.cluster, self._record, bundle)
-            for instance in batch:
-                self._sink.emit(Event("start", instance.name, "starting", {"host": host, "gpus": list(instance.gpus)}))
+        if not now:
+            return
+        batches: dict[str, list[InstancePlan]] = {}
+        for instance in now:
+            batches.setdefault(instance.host, []).append(instance)
+        self.started += now  # before the call: a start that was cut short may have started some
+        answers = self._reach.each(lambda client: self._start_on(client, batches[client.host]), batches)
+        for instance in now:
+            if not isinstance(answers[instance.host], TransportError):
+                placed = {"host": instance.host, "gpus": list(instance.gpus)}
+                self._sink.emit(Event("start", instance.name, "starting", placed))
+        for answer in _all_good(answers).values():
             for name, reason in answer.get("failed", {}).items():
                 raise LaunchError(name, f"could not be started: {reason}")
             for name in answer.get("conflict", []):
                 raise LaunchError(name, "runs with another specification", fix="run `pdctl up` again")
 
-    def _watch(self, host: str, inbox: queue.Queue[tuple[str, Mapping[str, Any] | None]]) -> WatchStream:
-        watch = self._reach[host].watch(self._plan.cluster)
+    def _start_on(self, client: ShimClient, batch: Sequence[InstancePlan]) -> dict[str, Any]:
+        specs = [spec_of(self._plan, instance) for instance in batch]
+        if self._plan.host(client.host).ssh is not None and any(_runs_pdctl(instance) for instance in batch):
+            source = client.bring_pdctl()
+            specs = [
+                {**spec, "pdctl": source} if _runs_pdctl(instance) else spec
+                for spec, instance in zip(specs, batch, strict=True)
+            ]
+        bundle = [
+            {"spec": spec, "env": environment_of(instance, self._environ)}
+            for spec, instance in zip(specs, batch, strict=True)
+        ]
+        return client.start(self._plan.cluster, self._record, bundle)
+
+    def _watch(self, host: str, inbox: queue.Queue[tuple[str, Mapping[str, Any] | None]]) -> _SteadyWatch:
+        watch = _SteadyWatch(self._reach[host], self._plan.cluster)
 
         def pump() -> None:
-            for message in watch.messages():
-                inbox.put((host, message))
+            with suppress(TransportError):
+                for message in watch.messages():
+                    inbox.put((host, message))
             inbox.put((host, None))
 
         threading.Thread(target=pump, name=f"watch-{host}", daemon=True).start()
@@ -196,6 +229,52 @@ class Launch:
             late[0], f"not ready after {timeout_s:.0f} s ({phases})", cause=why.cause, lines=why.evidence,
             fix=why.fix or "look at `pdctl logs`; give it longer with --timeout",
         )  # fmt: skip
+
+
+class _SteadyWatch:
+    """A watch that is opened again when its connection breaks: it begins with the whole state, so nothing is lost."""
+
+    def __init__(self, client: ShimClient, cluster: str) -> None:
+        self._client, self._cluster = client, cluster
+        self._watch = client.watch(cluster)
+        self._closed = threading.Event()
+
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """Yield messages until closed; raises TransportError when the host stays away."""
+        away_since: float | None = None
+        while not self._closed.is_set():
+            with suppress(TransportError, ValueError):
+                for message in self._watch.messages():
+                    away_since = None
+                    yield message
+            away_since = away_since or time.monotonic()
+            if self._closed.wait(_RETRY_S):
+                return
+            try:
+                self._watch = self._client.watch(self._cluster)
+            except TransportError:
+                if time.monotonic() - away_since > _AWAY_S:
+                    raise
+            if self._closed.is_set():
+                self._watch.close()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._watch.close()
+
+
+def _all_good(answers: Mapping[str, T | TransportError]) -> dict[str, T]:
+    """Return the answers of all hosts. Raises the TransportError of the first that gave none."""
+    good: dict[str, T] = {}
+    for host, answer in answers.items():
+        if isinstance(answer, TransportError):
+            raise answer
+        good[host] = answer
+    return good
+
+
+def _runs_pdctl(instance: InstancePlan) -> bool:
+    return any(word.startswith("pdctl.") for word in instance.argv)
 
 
 def _bind_address(instance: InstancePlan) -> str:

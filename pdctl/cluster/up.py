@@ -14,7 +14,7 @@ from pdctl.cluster.launch import Launch
 from pdctl.cluster.lock import cluster_lock
 from pdctl.cluster.observe import Observed, observe
 from pdctl.cluster.specs import spec_of
-from pdctl.errors import LaunchError, PdctlError
+from pdctl.errors import LaunchError, PdctlError, TransportError
 from pdctl.events import Event, Sink
 from pdctl.plan.changes import Change, plan_changes
 from pdctl.plan.saved import plan_to_json
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from pdctl.cluster.reach import Reach
-    from pdctl.plan.model import Plan
+    from pdctl.plan.model import InstancePlan, Plan
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def bring_up(
         try:
             launch.start_and_follow(to_start, kept, timeout_s=timeout_s, wait=wait)
             if wait:
-                wait_for_front(plan)
+                wait_for_front(plan, reach)
         except (PdctlError, KeyboardInterrupt) as error:
             if not keep:
                 _undo(launch, plan, sink, error)
@@ -108,17 +108,17 @@ def bring_up(
         return outcome
 
 
-def wait_for_front(plan: Plan, timeout_s: float = 15.0) -> None:
+def wait_for_front(plan: Plan, reach: Reach, timeout_s: float = 15.0) -> None:
     """Wait until the proxy itself says that it can serve: it may not have looked at a restarted engine yet.
 
-    Raises LaunchError with what it says. A proxy on another host is asked by its own shim only.
+    It is asked from its own host. Raises LaunchError with what it says.
     """
     proxy = plan.proxy
-    if proxy is None or plan.host(proxy.host).ssh is not None:
+    if proxy is None:
         return
     end = time.monotonic() + timeout_s
     while True:
-        said = _ask_health(proxy.url + proxy.health_path)
+        said = _ask_health(reach, proxy)
         if said is None:
             return
         if time.monotonic() > end:
@@ -128,19 +128,23 @@ def wait_for_front(plan: Plan, timeout_s: float = 15.0) -> None:
         time.sleep(0.05)
 
 
-def _ask_health(url: str) -> str | None:
+def _ask_health(reach: Reach, proxy: InstancePlan) -> str | None:
     """Return None for a healthy answer, else what was said instead."""
-    import urllib.error
-    import urllib.request
+    import http.client
+    from urllib.parse import urlsplit
 
+    url = urlsplit(proxy.url)
+    connection = http.client.HTTPConnection(url.hostname or "", url.port or 80, timeout=5)
     try:
-        with urllib.request.urlopen(url, timeout=5):  # noqa: S310 - the plan's own URL
-            return None
-    except urllib.error.HTTPError as error:
-        with error:
-            return f"HTTP {error.code} {error.read(500).decode(errors='replace')}"
-    except OSError as error:
+        connection.sock = reach.dial(proxy.host, url.hostname or "", url.port or 80, 5.0)
+        connection.request("GET", proxy.health_path)
+        answer = connection.getresponse()
+        body = answer.read(500).decode(errors="replace")
+    except (OSError, http.client.HTTPException, TransportError) as error:
         return str(error)
+    finally:
+        connection.close()
+    return None if answer.status == 200 else f"HTTP {answer.status} {body}"
 
 
 def _undo(launch: Launch, plan: Plan, sink: Sink, error: BaseException) -> None:
@@ -149,6 +153,8 @@ def _undo(launch: Launch, plan: Plan, sink: Sink, error: BaseException) -> None:
     if left:
         first = left[0]
         text = f"pid {first['pid']} of {first['instance']} would not end"
+        if first["pid"] is None:
+            text = f"{', '.join(one['instance'] for one in left)} may still run on {first['host']}: {first['why']}"
         raise LaunchError(plan.cluster, text, fix="see `pdctl down`") from error
     if launch.started:
         sink.emit(Event("stopped", plan.cluster, "what was started is stopped again"))

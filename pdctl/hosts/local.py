@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -91,6 +92,9 @@ class LocalTransport:
         except BrokenPipeError:
             pass  # it has ended already: its output says why
         return LocalStream(process)
+
+    def dial(self, address: str, port: int, timeout_s: float) -> socket.socket:
+        return socket.create_connection((address, port), timeout=timeout_s)
 
     def close(self) -> None:
         """Nothing is held open between calls."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pdctl.errors import TransportError
+from pdctl.hosts.bundle import source_bundle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -51,18 +52,22 @@ class HeldLock:
 class ShimClient:
     """The shim of one host, for one workdir."""
 
-    def __init__(self, transport: Transport, workdir: str, python: str) -> None:
-        """`workdir` is absolute on the host; `python` is any Python 3.9+ there."""
+    def __init__(self, transport: Transport, workdir: str, python: str, *, suffix: str = "") -> None:
+        """`workdir` is absolute, or starts at the login's home; `python` is any Python 3.9+ there.
+
+        `suffix` is part of each cluster's folder: hosts that share a home directory must not share that.
+        """
         self.transport = transport
         self.host = transport.host
         self.workdir = workdir
         self._python = python
+        self._suffix = suffix
         self._source = _SHIM.read_bytes()
         self._path = f"{workdir}/shim-{hashlib.sha256(self._source).hexdigest()[:16]}.py"
 
     def root(self, cluster: str) -> str:
         """Return the cluster's directory on the host."""
-        return f"{self.workdir}/{cluster}"
+        return f"{self.workdir}/{cluster}{self._suffix}"
 
     def start(
         self, cluster: str, info: Mapping[str, Any] | None, instances: Sequence[Mapping[str, Any]]
@@ -70,6 +75,14 @@ class ShimClient:
         """Start instances; returns `started`, `running`, `conflict` and `failed` (see the verb)."""
         payload = {"cluster_info": info, "instances": list(instances)}
         return self._call("start", [self.root(cluster)], payload, timeout_s=120)
+
+    def bring_pdctl(self) -> str:
+        """Put pdctl's source on the host, once for each content; returns its file name in the workdir."""
+        name, data = source_bundle()
+        path = f"{self.workdir}/{name}"
+        if self.transport.run(["/bin/sh", "-c", 'test -s "$1"', "test", path], timeout_s=20).exit_code:
+            self.transport.put(path, data)
+        return name
 
     def query(self, cluster: str, *, load: bool = False) -> dict[str, Any]:
         """Return the truth about a cluster on this host, checked against the process table."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,6 +49,12 @@ class Transport(Protocol):
 
         Its standard input stays open until `close` or the end of this process: the command sees EOF then.
         """
+        ...
+
+    def dial(self, address: str, port: int, timeout_s: float) -> Any:
+        """Open a TCP connection from the host to an address; returns what http.client needs of a socket.
+
+        Raises TransportError, or OSError where nothing listens."""
         ...
 
     def close(self) -> None: ...

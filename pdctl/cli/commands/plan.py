@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import contextmanager
 from enum import Enum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pdctl.cli.load import read_topology
 from pdctl.cli.options import FileArgument, JsonOption, SetOption
 from pdctl.cli.result import Result
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pdctl.cluster.reach import Reach
+    from pdctl.plan.model import Plan
+    from pdctl.topology.schema import Topology
 
 _WOULD_CHANGE = 6
 
@@ -37,11 +46,11 @@ def command(
     from pdctl.plan.planner import plan_cluster
 
     loaded = read_topology(file, set_)
-    plan = plan_cluster(
-        loaded.topology, gather_facts(loaded.topology, ask_engines=hosts, assume_gpus=not hosts), loaded.source
-    )
-    document = plan_document(plan)
-    status = _WOULD_CHANGE if exit_code and _differs(plan) else 0
+    with _reach(loaded.topology) as reach:
+        facts = gather_facts(loaded.topology, reach if hosts else None, assume_gpus=not hosts)
+        plan = plan_cluster(loaded.topology, facts, loaded.source)
+        document = plan_document(plan)
+        status = _WOULD_CHANGE if exit_code and _differs(plan, reach) else 0
     if form is Format.sh:
         return Result(document, text=shell_script(plan), exit_code=status)
     if form is Format.yaml:
@@ -51,18 +60,23 @@ def command(
     return Result(document, view="plan", exit_code=status)
 
 
-def _differs(plan: object) -> bool:
-    import os
-
-    from pdctl.cluster.known import known_hosts, pdctl_home
-    from pdctl.cluster.observe import observe
+@contextmanager
+def _reach(topology: Topology) -> Iterator[Reach]:
+    """Yield the file's hosts; none is connected to before it is asked."""
+    from pdctl.cli.open import asking
+    from pdctl.cluster.known import hosts_of, pdctl_home
     from pdctl.cluster.reach import Reach
-    from pdctl.cluster.up import changes_between
-    from pdctl.plan.model import Plan
 
-    assert isinstance(plan, Plan)
-    reach = Reach(known_hosts(plan), pdctl_home(os.environ))
+    reach = Reach(hosts_of(topology), pdctl_home(os.environ), asking())
     try:
-        return any(change.action != "keep" for change in changes_between(plan, observe(plan.cluster, reach)))
+        yield reach
     finally:
         reach.close()
+
+
+def _differs(plan: Plan, reach: Reach) -> bool:
+    from pdctl.cluster.observe import observe
+    from pdctl.cluster.up import changes_between
+
+    used = reach.only(host.name for host in plan.hosts)
+    return any(change.action != "keep" for change in changes_between(plan, observe(plan.cluster, used)))

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pdctl.cli.load import read_topology
-from pdctl.cli.options import FileArgument, JsonOption, SetOption, duration_s
+from pdctl.cli.options import FileArgument, JsonOption, NewKeysOption, SetOption, duration_s
 from pdctl.cli.result import Result
 from pdctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from pdctl.plan.facts import Facts
+    from pdctl.cluster.reach import Reach
+    from pdctl.plan.model import Plan
     from pdctl.topology.source import TopologyFile
 
 
@@ -33,23 +34,28 @@ def command(
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave what was started when it fails or is interrupted.")
     ] = False,
+    accept_new_host_keys: NewKeysOption = False,
     json: JsonOption = False,  # noqa: ARG001 - the renderer reads it
 ) -> Result:
     """Start the cluster (or what is missing of it), wait until it is ready, and prove that KV moves. Idempotent."""
-    from pdctl.cluster.known import KnownCluster, known_hosts, pdctl_home, reachable_hosts, remember
+    from pdctl.cli.open import asking
+    from pdctl.cluster.known import KnownCluster, hosts_of, known_hosts, pdctl_home, reachable_hosts, remember
     from pdctl.cluster.reach import Reach
     from pdctl.cluster.up import bring_up, record_of
-    from pdctl.plan.planner import plan_cluster
     from pdctl.render.progress import progress
 
     began = time.monotonic()
     loaded = read_topology(file, set_)
-    plan = plan_cluster(loaded.topology, _facts(loaded), loaded.source)
-    timeout_s = duration_s("--timeout", timeout) if timeout else float(plan.health["startup_timeout_s"])
     home = pdctl_home(os.environ)
     topology = "-" if file == "-" else str(Path(file).absolute())
-    reach = Reach(reachable_hosts(home, plan), home)
+    hosts = reachable_hosts(home, loaded.topology.name, hosts_of(loaded.topology))
+    everywhere = Reach(hosts, home, asking(accept_new_host_keys=accept_new_host_keys))
     try:
+        plan = _plan(loaded, everywhere)
+        timeout_s = duration_s("--timeout", timeout) if timeout else float(plan.health["startup_timeout_s"])
+        named = {host.name for host in loaded.topology.hosts}
+        used = {host.name for host in plan.hosts}
+        reach = everywhere.only(host.name for host in hosts if host.name in used or host.name not in named)
         with progress(plan, sys.stderr) as sink:
             outcome = bring_up(
                 plan, reach,
@@ -62,7 +68,7 @@ def command(
             if not (dry_run or no_wait or no_verify):
                 report = _verify(plan, reach, sink)
     finally:
-        reach.close()
+        everywhere.close()
     document: dict[str, Any] = {
         "schema": 1,
         "cluster": plan.cluster,
@@ -83,17 +89,18 @@ def command(
     return Result(document, view="up", exit_code=report.exit_code if report else 0)
 
 
-def _facts(loaded: TopologyFile) -> Facts:
-    """Ask the engines; where that finds a blocker, a file that is wrong by itself is said first."""
+def _plan(loaded: TopologyFile, reach: Reach) -> Plan:
+    """Ask the hosts and plan; where asking finds a blocker, a file that is wrong by itself is said first."""
     from pdctl.cluster.facts import gather_facts
     from pdctl.errors import PreflightError
     from pdctl.plan.planner import plan_cluster
 
     try:
-        return gather_facts(loaded.topology, ask_engines=True)
+        facts = gather_facts(loaded.topology, reach)
     except PreflightError:
-        plan_cluster(loaded.topology, gather_facts(loaded.topology, ask_engines=False), loaded.source)
+        plan_cluster(loaded.topology, gather_facts(loaded.topology, assume_gpus=True), loaded.source)
         raise
+    return plan_cluster(loaded.topology, facts, loaded.source)
 
 
 def _verify(plan: Any, reach: Any, sink: Any) -> Any:
