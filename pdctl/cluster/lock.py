@@ -18,14 +18,21 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def cluster_lock(reach: Reach, cluster: str, command: str) -> Iterator[None]:
-    """Hold the cluster's lock on all hosts. Raises LockHeld; the lock goes with this process, however it ends."""
+def cluster_lock(
+    reach: Reach, cluster: str, command: str, *, without_absent: bool = False
+) -> Iterator[dict[str, TransportError]]:
+    """Hold the cluster's lock on all hosts; it goes with this process, however it ends. Raises LockHeld.
+
+    A host that doesn't answer is an error, or, if `without_absent`, one of those that are yielded.
+    """
     who = {"who": f"{_user()}@{socket.gethostname()} (pid {os.getpid()})", "command": command}
     answers = reach.each(lambda client: client.lock(cluster, who))
     held = {host: lock for host, lock in answers.items() if isinstance(lock, HeldLock)}
     try:
         for host, answer in answers.items():
             if isinstance(answer, TransportError):
+                if without_absent:
+                    continue
                 raise answer
             if answer.held_by is not None:
                 by = answer.held_by
@@ -33,7 +40,7 @@ def cluster_lock(reach: Reach, cluster: str, command: str) -> Iterator[None]:
                     f"{cluster} on {host}" if len(answers) > 1 else cluster,
                     who=str(by.get("who", "somebody")), since=str(by.get("since", "?")), command=str(by.get("command", "?")),
                 )  # fmt: skip
-        yield
+        yield {host: answer for host, answer in answers.items() if isinstance(answer, TransportError)}
     finally:
         for lock in held.values():
             lock.close()

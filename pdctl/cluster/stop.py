@@ -32,10 +32,16 @@ class Stopped:
         return not self.left and not self.ports_busy and not self.unreachable
 
 
-def stop_cluster(cluster: str, reach: Reach, *, timeout_s: float, purge: bool) -> Stopped:
-    """Stop the proxy first, so that no new request comes in, then everything else, on all hosts at once."""
+def stop_cluster(
+    cluster: str, reach: Reach, *, timeout_s: float, purge: bool, absent: Mapping[str, TransportError]
+) -> Stopped:
+    """Stop the proxy first, so that no new request comes in, then everything else, on all hosts at once.
+
+    `absent`: hosts known not to answer, which are not asked again.
+    """
     answers = reach.each(
-        lambda client: client.stop(cluster, timeout_s=timeout_s, purge=purge, order=_order(client.query(cluster)))
+        lambda client: client.stop(cluster, timeout_s=timeout_s, purge=purge, order=_order(client.query(cluster))),
+        [host for host in reach.hosts if host not in absent],
     )
     good = [answer for answer in answers.values() if not isinstance(answer, TransportError)]
     return Stopped(
@@ -44,7 +50,10 @@ def stop_cluster(cluster: str, reach: Reach, *, timeout_s: float, purge: bool) -
         left=tuple(left for answer in good for left in answer.get("left", [])),
         shm_removed=tuple(name for answer in good for name in answer.get("proof", {}).get("shm_removed", [])),
         ports_busy=tuple(port for answer in good for port in answer.get("proof", {}).get("ports_busy", [])),
-        unreachable={host: answer for host, answer in answers.items() if isinstance(answer, TransportError)},
+        unreachable={
+            **absent,
+            **{host: answer for host, answer in answers.items() if isinstance(answer, TransportError)},
+        },
     )
 
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _BLOCK = 32768
 _CLOSE_TIMEOUT_S = 2.0
-_KILL_TIMEOUT_S = 10.0
+_KILL_TIMEOUT_S = 3.0
+_SESSION_TIMEOUT_S = 5.0
 _CONNECTIONS = 8
 """A server with MaxSessions 1 gets one connection per running command, up to so many."""
 _NOT_RUN = (126, 127)
@@ -60,7 +61,7 @@ class SshStream:
         if self._rest and self._group is not None:
             yield self._rest
             self._rest = b""
-        if not self._closed and not self._channel.exit_status_ready():
+        if not self._closed and self._channel.exit_status < 0:  # paramiko's -1: it was closed without one
             raise TransportError(
                 self._transport.host, f"the connection was lost while `{self._name}` ran", fix="run the command again"
             )
@@ -212,8 +213,14 @@ class SshTransport:
 
     def signal_group(self, group: int, name: str) -> None:
         """Signal a process group there, as far as that is possible."""
-        with suppress(TransportError):
-            self.run(["/bin/sh", "-c", f"kill -s {name} -- -{group}"], timeout_s=_KILL_TIMEOUT_S)
+        command = remote_command(["/bin/sh", "-c", f"kill -s {name} -- -{group}"])
+        with suppress(
+            paramiko.SSHException, EOFError, OSError
+        ):  # over what is open: a dead line is not dialled again for this
+            channel = self._connections[0].transport.open_session(timeout=_KILL_TIMEOUT_S)
+            channel.exec_command(command.line)
+            channel.status_event.wait(_KILL_TIMEOUT_S)
+            channel.close()
 
     def _end(self, command: RemoteCommand, out: bytes) -> None:
         begun = command.begin(out)
@@ -237,8 +244,13 @@ class SshTransport:
         with self._lock:
             self._connections = [one for one in self._connections if one.alive]
             for connection in self._connections:
-                with suppress(paramiko.SSHException, EOFError, OSError):
-                    return connection.transport.open_session(timeout=target.connect_timeout_s), connection
+                try:
+                    return connection.transport.open_session(timeout=_SESSION_TIMEOUT_S), connection
+                except paramiko.ChannelException:
+                    continue  # MaxSessions
+                except (paramiko.SSHException, EOFError, OSError):
+                    connection.close()  # it does not answer: a new one will show whether the host does
+            self._connections = [one for one in self._connections if one.alive]
             if len(self._connections) >= _CONNECTIONS:
                 raise TransportError(
                     self.host, f"{target.text} opens no more sessions", fix="raise MaxSessions in its sshd_config"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import random
+import signal
 import socket
+import subprocess
 import threading
 import time
 from base64 import b64encode
@@ -125,6 +127,28 @@ class SshConnection:
             time.sleep(_KEEPALIVE_S)
 
 
+class _ProxyCommand(socket.socket):
+    """A ProxyCommand as a socket: a real one, so that the command's end is the connection's (paramiko's own spins on it)."""
+
+    def __init__(self, command: str) -> None:
+        ours, theirs = socket.socketpair()
+        super().__init__(fileno=ours.detach())
+        with theirs:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", f"exec {command}"],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def close(self) -> None:
+        super().close()
+        with suppress(OSError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
 class _HungUp(Exception):
     """The server ended the connection before the login."""
 
@@ -210,18 +234,17 @@ def _log_in(
     except (paramiko.SSHException, EOFError, OSError) as error:
         if isinstance(error, TimeoutError):
             raise _silent(host, target) from None
+        if passphrase is not None and isinstance(error, paramiko.SSHException) and "key" in str(error):
+            raise _refused(
+                host, target, [], passphrase
+            ) from None  # "Invalid key": what a wrong passphrase makes of one
         raise _HungUp(_said(error)) from None
 
 
 def _socket(host: str, target: SshTarget, login: Login) -> Any:
     """Return something to speak ssh over: a TCP connection, a channel of the last jump host, or a ProxyCommand."""
     if target.proxy_command:
-        try:
-            return paramiko.ProxyCommand(target.proxy_command)
-        except OSError as error:
-            raise TransportError(
-                host, f"ProxyCommand `{target.proxy_command}` does not run: {_said(error)}", fix="correct ~/.ssh/config"
-            ) from None
+        return _ProxyCommand(target.proxy_command)
     if target.jumps:
         through = _jump(host, target.jumps, login)
         try:

@@ -97,6 +97,8 @@ def show_up(data: Data) -> None:
         _out(f"warning: {warning}")
     if data["headline"]:
         _out(data["headline"])
+    for warning in (data["verify"] or {}).get("warnings") or ():
+        _out(f"warning: {warning}")
     if data["url"]:
         model = data["model"]
         _out(f"\n{data['url']}/v1  serves {model}")
@@ -172,6 +174,8 @@ def show_down(data: Data) -> None:
         _out(f"still listened on: port {port}")
     for host, what in data["unreachable"].items():
         _out(f"host {host} does not answer, so nothing is known of it: {what}")
+    if data["unreachable"]:
+        _out("run `pdctl down` again when it is back")
     if data["clean"]:
         done = "" if data["stopped"] else "already stopped; "
         _out(f"{data['cluster']}: {done}nothing is left: no process, no port, no shared memory")

@@ -27,8 +27,8 @@ def command(
     timeout_s = duration_s("--timeout", timeout)
     with open_cluster(cluster) as opened:
         name = opened.known.cluster
-        with cluster_lock(opened.reach, name, "pdctl down"):
-            stopped = stop_cluster(name, opened.reach, timeout_s=timeout_s, purge=purge)
+        with cluster_lock(opened.reach, name, "pdctl down", without_absent=True) as absent:
+            stopped = stop_cluster(name, opened.reach, timeout_s=timeout_s, purge=purge, absent=absent)
         if purge and stopped.clean:
             forget(opened.home, name)
     document: dict[str, Any] = {

@@ -1,0 +1,204 @@
+"""One cluster over several hosts, as its operator has it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.beds import Many
+from tests.conftest import eventually
+
+FOUR = ("h0", "h1", "h2", "h3")
+
+
+def states(many: Many) -> dict[str, str]:
+    return {one["name"]: one["state"] for one in many.pdctl.status()["instances"]}
+
+
+def test_2p2d_on_four_hosts_comes_up_serves_verifies_and_goes_down(many: Many) -> None:
+    file = many.topology(*FOUR, proxy={"bind": "0.0.0.0"})
+    up = many.pdctl.ok("up", str(file), "--json").json
+    assert up["verify"]["ok"] is True, up["headline"]
+    assert {(pair["producer"], pair["consumer"]) for pair in up["verify"]["pairs"]} == {
+        ("producer-0", "consumer-0"),
+        ("producer-1", "consumer-1"),
+    }
+    status = many.pdctl.status()
+    assert status["state"] == "ready"
+    assert {one["host"] for one in status["instances"]} == set(FOUR)
+    assert many.pdctl.ok("up", str(file), "--json").json["changes"] == [], "a second up has nothing to do"
+    logs = many.pdctl.ok("logs", "-n", "1000").out
+    for name in ("producer-0", "producer-1", "consumer-0", "consumer-1", "proxy"):
+        assert f"{name}" in logs
+    down = many.pdctl.ok("down", "--json").json
+    assert down["clean"] is True
+    many.nothing_left()
+
+
+def test_hosts_that_share_a_home_do_not_mix(many: Many) -> None:
+    """Homes on NFS: every host sees every other's files, and no process of theirs."""
+    shared = many.bed.shared / "home with blank é"
+    file = many.topology(*FOUR[:2], layout="1P1D", hosts=many.hosts("h0", "h1", workdir=str(shared)))
+    up = many.pdctl.ok("up", str(file), "--json").json
+    assert up["verify"]["ok"] is True
+    assert set(states(many).values()) == {"ready"}
+    assert many.pdctl.ok("down", "--json").json["clean"] is True
+    many.nothing_left()
+
+
+def test_status_knows_when_our_own_state_is_gone(many: Many, tmp_path: Path) -> None:
+    """The truth lives on the hosts: another machine with the same file sees it."""
+    file = many.topology(*FOUR[:2], layout="1P1D")
+    many.pdctl.ok("up", str(file))
+    shutil.rmtree(many.pdctl.home)
+    assert set(states(many).values()) == {"ready"}, "./topology.yaml says where to look"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    many.pdctl.cwd = elsewhere
+    status = many.pdctl.ok("status", "-c", str(file), "--json").json
+    assert status["state"] == "ready"
+    assert many.pdctl.ok("down", "-c", str(file), "--json").json["clean"] is True
+    many.nothing_left()
+
+
+def test_a_host_that_is_away_is_unreachable_and_hides_no_other(many: Many) -> None:
+    file = many.topology(*FOUR)
+    many.pdctl.ok("up", str(file))
+    many.bed.cut("h3")
+    began = time.monotonic()
+    done = many.pdctl("status", "--json", timeout_s=60)
+    assert time.monotonic() - began < 25
+    assert done.code == 3
+    found = {one["host"]: one["state"] for one in done.json["instances"]}
+    assert found["h3"] == "unreachable"
+    assert found["h1"] == found["h2"] == "ready"
+    down = many.pdctl("down", "--json", timeout_s=120)
+    assert down.code == 1, down.out
+    assert "h3" in down.out + down.err
+    assert not many.processes("h0", "h1", "h2")
+    many.bed.heal("h3")
+    assert many.pdctl.ok("down", "--json", timeout_s=120).json["clean"] is True
+    many.nothing_left()
+
+
+def test_a_host_that_is_away_stops_up_before_anything_starts(many: Many) -> None:
+    file = many.topology(*FOUR)
+    many.bed.cut("h2")
+    up = many.pdctl("up", str(file), "--json", timeout_s=60)
+    assert up.code == 4, up.out
+    (finding,) = up.json["error"]["findings"]
+    assert (finding["host"], finding["check"]) == ("h2", "reach")
+    assert finding["fix"]
+    many.nothing_left()
+
+
+def test_a_host_without_python_is_named(many: Many) -> None:
+    hosts = many.hosts("h0", "bare")
+    hosts[1].pop("python")
+    up = many.pdctl("up", str(many.topology(layout="1P1D", hosts=hosts)), "--json")
+    assert up.code in (1, 4)
+    assert "bare" in up.out
+    assert "python3" in up.out
+    many.nothing_left()
+
+
+def test_a_full_disk_is_named(many: Many) -> None:
+    up = many.pdctl("up", str(many.topology("h0", "tiny", layout="1P1D")), "--json")
+    assert up.code == 1
+    assert "tiny" in up.out
+    assert "No space left" in up.out
+    many.nothing_left()
+
+
+def test_two_operators_at_once(many: Many) -> None:
+    """One lock on every host: the second is told who holds it."""
+    file = many.topology(*FOUR[:2], layout="1P1D", engine={"args": {"sim-startup": 4}})
+    first = many.pdctl.popen("up", str(file), "--no-verify")
+    eventually(lambda: many.processes("h1"), 15, "the first one has begun")
+    second = many.pdctl("up", str(file), "--json")
+    assert second.code == 1
+    assert "pdctl up" in second.out
+    assert first.wait(60) == 0
+    first.communicate()
+    assert set(states(many).values()) == {"ready"}
+
+
+def test_a_hang_up_leaves_the_instances(many: Many) -> None:
+    """Case 9: the operator's line goes; the engines stay."""
+    file = many.topology(*FOUR[:2], layout="1P1D")
+    many.pdctl.ok("up", str(file))
+    for host in FOUR[:2]:
+        many.bed.stop_sshd(host, sessions=True)
+    time.sleep(1)
+    for host in FOUR[:2]:
+        many.bed.start_sshd(host)
+    assert set(states(many).values()) == {"ready"}
+    assert many.pdctl.ok("verify", "--json").json["ok"] is True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after_s", [0.3, 0.6, 0.8, 1.0, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0])
+def test_up_killed_at_any_point_leaves_what_down_takes_away(many: Many, after_s: float) -> None:
+    file = many.topology(*FOUR[:2], layout="1P1D", engine={"args": {"sim-startup": 1}})
+    up = many.pdctl.popen("up", str(file))
+    time.sleep(after_s)
+    up.send_signal(signal.SIGKILL)
+    up.communicate()
+    down = many.pdctl("down", "-c", str(file), "--json", timeout_s=90)
+    assert down.code in (0, 2), down.out + down.err
+    many.nothing_left()
+
+
+def test_a_killed_up_is_finished_by_the_next(many: Many) -> None:
+    """Case 9: the next `up` adopts what runs and starts no second copy."""
+    file = many.topology(*FOUR[:2], layout="1P1D", engine={"args": {"sim-startup": 2}})
+    up = many.pdctl.popen("up", str(file))
+    eventually(lambda: len(many.processes("h0", "h1")) == 2, 15, "both hosts have begun")
+    up.send_signal(signal.SIGKILL)
+    up.communicate()
+    outcome = many.pdctl.ok("up", str(file), "--json").json
+    assert outcome["verify"]["ok"] is True
+    for host in FOUR[:2]:
+        engines = [row for row in many.processes(host)[host] if "pdctl.sim" in row and "shim" not in row]
+        assert len(engines) == 1, engines
+
+
+def test_the_line_breaks_during_up(many: Many) -> None:
+    """A cut of some seconds costs those seconds only."""
+    file = many.topology(*FOUR[:2], layout="1P1D", engine={"args": {"sim-startup": 6}})
+    up = many.pdctl.popen("up", str(file), "--json")
+    eventually(lambda: many.processes("h1"), 15, "it has begun")
+    time.sleep(1)
+    many.bed.stop_sshd("h1", sessions=True)
+    time.sleep(1)
+    many.bed.start_sshd("h1")
+    out, err = up.communicate(timeout=90)
+    assert up.returncode == 0, out + err
+    assert json.loads(out)["verify"]["ok"] is True
+
+
+def test_a_rebooted_host_tells_the_truth(many: Many) -> None:
+    file = many.topology(*FOUR[:2], layout="1P1D", restart={"policy": "never"})
+    many.pdctl.ok("up", str(file))
+    many.bed.poweroff("h1")
+    many.bed.boot("h1")
+    found = {one["host"]: one for one in many.pdctl.status()["instances"] if one["role"] != "proxy"}
+    assert found["h0"]["state"] == "ready"
+    assert found["h1"]["state"] in ("stopped", "failed")
+    assert "restarted" in str(found["h1"]["reason"])
+    many.pdctl.ok("down")
+    many.nothing_left()
+
+
+def test_logs_of_many_hosts_are_one_stream_by_time(many: Many) -> None:
+    file = many.topology(*FOUR)
+    many.pdctl.ok("up", str(file))
+    lines = many.pdctl.ok("logs", "-t", "--tail", "50").out.splitlines()
+    stamps = [line.split("| ", 1)[1].split(" ", 1)[0] for line in lines if "| " in line]
+    assert len(stamps) > 20
+    assert stamps == sorted(stamps)
