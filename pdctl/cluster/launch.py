@@ -66,17 +66,7 @@ class Launch:
 
     def check_ports(self, instances: Sequence[InstancePlan]) -> None:
         """Bind every planned port once. Raises PreflightError that names the owners of those taken."""
-        wanted: dict[str, dict[tuple[str, int], tuple[str, str]]] = {}
-        for instance in instances:
-            for use, ports in instance.ports.items():
-                for port in range(ports.first, ports.last + 1):
-                    wanted.setdefault(instance.host, {})[_bind_address(instance), port] = (instance.name, use)
-        answers = self._reach.each(lambda client: client.busy_ports(list(wanted[client.host])), wanted)
-        findings = [
-            _port_finding(host, busy, *wanted[host][busy["address"], busy["port"]])
-            for host, found in _all_good(answers).items()
-            for busy in found
-        ]
+        findings = busy_ports(self._reach, instances)
         if findings:
             raise PreflightError(findings)
 
@@ -275,6 +265,21 @@ def _all_good(answers: Mapping[str, T | TransportError]) -> dict[str, T]:
 
 def _runs_pdctl(instance: InstancePlan) -> bool:
     return any(word.startswith("pdctl.") for word in instance.argv)
+
+
+def busy_ports(reach: Reach, instances: Sequence[InstancePlan]) -> list[Finding]:
+    """Return the ports of instances that cannot be bound on their hosts, with their owners. Raises TransportError."""
+    wanted: dict[str, dict[tuple[str, int], tuple[str, str]]] = {}
+    for instance in instances:
+        for use, ports in instance.ports.items():
+            for port in range(ports.first, ports.last + 1):
+                wanted.setdefault(instance.host, {})[_bind_address(instance), port] = (instance.name, use)
+    answers = reach.each(lambda client: client.busy_ports(list(wanted[client.host])), wanted)
+    return [
+        _port_finding(host, busy, *wanted[host][busy["address"], busy["port"]])
+        for host, found in _all_good(answers).items()
+        for busy in found
+    ]
 
 
 def _bind_address(instance: InstancePlan) -> str:

@@ -73,6 +73,10 @@ class Observed:
         }
 
     @property
+    def serving_hosts(self) -> frozenset[str]:
+        return frozenset(seen.host for seen in self.instances if seen.alive)
+
+    @property
     def state(self) -> str:
         """`ready`, `degraded` (it can still serve), `starting`, `failed` or `stopped`."""
         states = [seen.state for seen in self.instances]

@@ -64,6 +64,7 @@ def bring_up(
     *,
     record: Mapping[str, Any],
     remember: Callable[[], None],
+    look: Callable[..., None],
     environ: Mapping[str, str],
     sink: Sink,
     timeout_s: float,
@@ -74,6 +75,7 @@ def bring_up(
 ) -> UpOutcome:
     """Start what is missing, replace what differs, stop what is no longer wanted; returns when all is ready.
 
+    `look` is called with `serving=` (hosts where the cluster runs already) before anything is touched, to raise what it finds.
     `confirm` is shown the changes to what runs and says whether to go on; `remember` is called before the first start.
     Raises PreflightError (ports), LaunchError (an instance failed: what this call started is stopped again unless
     `keep`), LockHeld, TransportError. A KeyboardInterrupt is passed on after the same clean-up.
@@ -91,6 +93,7 @@ def bring_up(
         touching = [change for change in changes if change.action in ("restart", "stop")]
         if touching and not confirm("\n".join(str(change) for change in changes if change.action != "keep")):
             raise PdctlError("nothing was changed", where=plan.cluster)
+        look(serving=observed.serving_hosts)
         launch = Launch(plan, reach, environ=environ, record=record, sink=sink)
         launch.clear_away(changes, observed)
         to_start = [plan.instance(name) for name in outcome.started]

@@ -60,7 +60,7 @@ class ShimClient:
         self.transport = transport
         self.host = transport.host
         self.workdir = workdir
-        self._python = python
+        self.python = python
         self._suffix = suffix
         self._source = _SHIM.read_bytes()
         self._path = f"{workdir}/shim-{hashlib.sha256(self._source).hexdigest()[:16]}.py"
@@ -140,7 +140,7 @@ class ShimClient:
 
     def _argv(self, verb: str, args: Sequence[str]) -> list[str]:
         # -I -S: no environment, no site-packages: starts in the time of a bare interpreter and cannot be broken by them.
-        return [self._python, "-I", "-S", self._path, verb, *args]
+        return [self.python, "-I", "-S", self._path, verb, *args]
 
     def _ensure_installed(self) -> None:
         probe = self.transport.run(self._argv("--version", []), timeout_s=20)

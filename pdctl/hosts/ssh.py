@@ -61,7 +61,7 @@ class SshStream:
         if self._rest and self._group is not None:
             yield self._rest
             self._rest = b""
-        while not self._channel.exit_status_ready() and self._transport.connected:
+        while not (self._closed or self._channel.exit_status_ready()) and self._transport.connected:
             self._channel.status_event.wait(0.05)  # the status comes after the end of the output
         if not self._closed and self._channel.exit_status < 0:  # paramiko's -1: it was closed without one
             raise TransportError(

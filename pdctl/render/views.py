@@ -279,6 +279,31 @@ def show_check(data: Data) -> None:
     _out(f"{said} (vLLM {data['vllm']}{assumed})")
 
 
+def show_preflight(data: Data) -> None:
+    """Print one row a host, then one a finding with its fix."""
+    from pdctl.render.console import print_rows
+
+    rows = [
+        (
+            name, f"{one['latency_ms']:.0f} ms", one["python"], one["vllm"] or "-", "-" if one["gpus"] is None else str(one["gpus"]),
+        )
+        for name, one in data["hosts"].items()
+    ]  # fmt: skip
+    if rows:
+        print_rows(("HOST", "ANSWERS IN", "PYTHON", "VLLM", "GPUS"), rows)
+    for one in data["findings"]:
+        _out(f"{'error' if one['blocker'] else 'warning'}: {one['host']}: {one['check']}: {one['what']}")
+        if one["fix"]:
+            _out(f"  {one['fix']}")
+    errors = sum(one["blocker"] for one in data["findings"])
+    warnings = len(data["findings"]) - errors
+    _out(
+        f"{errors} error{'' if errors == 1 else 's'}, {warnings} warning{'' if warnings == 1 else 's'}"
+        if data["findings"]
+        else "nothing stands in the way"
+    )
+
+
 def show_version(data: Data) -> None:
     """Print versions."""
     for name, version in data.items():
@@ -288,5 +313,5 @@ def show_version(data: Data) -> None:
 
 VIEWS: dict[str, Callable[[Data], None]] = {
     "plan": show_plan, "up": show_up, "status": show_status, "down": show_down, "verify": show_verify, "ls": show_ls,
-    "causes": show_causes, "version": show_version, "connectors": show_connectors, "connector": show_connector, "check": show_check,
+    "causes": show_causes, "version": show_version, "connectors": show_connectors, "connector": show_connector, "check": show_check, "preflight": show_preflight,
 }  # fmt: skip

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pdctl.cli.options import JsonOption
+from pdctl.cli.options import JsonOption, NewKeysOption, SetOption
 from pdctl.cli.result import Result
 from pdctl.errors import UsageError
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pdctl.connectors.judge import HandWritten
+    from pdctl.errors import Finding
 
 _BLOCKER = 4
 _ROLES = {
@@ -29,6 +31,9 @@ _ROLES = {
 
 
 def command(
+    file: Annotated[
+        str, typer.Argument(metavar="[FILE]", help="Topology file: look at all its hosts, as `up` does first.")
+    ] = "",
     config: Annotated[
         list[str],
         typer.Option(
@@ -55,13 +60,25 @@ def command(
     side_channel_port: Annotated[
         list[int], typer.Option(metavar="PORT", help="VLLM_NIXL_SIDE_CHANNEL_PORT of each --config; default 5600.")
     ] = [],  # noqa: B006 - typer copies it
+    set_: SetOption = [],  # noqa: B006 - typer copies it
+    accept_new_host_keys: NewKeysOption = False,
     json: JsonOption = False,  # noqa: ARG001 - the renderer reads it
 ) -> Result:
-    """Judge --kv-transfer-configs that were written by hand: fields, roles, connectors, ports. Exit 4 if they cannot work."""
+    """Look at the hosts of a FILE before anything starts there, or judge --kv-transfer-configs that were written by hand.
+
+    Exit 4 if it cannot work.
+    """
     from pdctl.connectors.judge import judge
 
+    if file and (config or serve):
+        raise UsageError("FILE and --config or --serve are two different checks", fix="give one of them")
+    if file:
+        return _hosts(file, set_, accept_new_host_keys=accept_new_host_keys)
     if not config and not serve:
-        raise UsageError("nothing to check", fix="give --config JSON or --serve 'vllm serve ...', twice for a pair")
+        raise UsageError(
+            "nothing to check",
+            fix="give a topology FILE, or --config JSON or --serve 'vllm serve ...', twice for a pair",
+        )
     version, assumed = _version(vllm)
     engines = _engines(config, serve, version, role, port, tp, host, side_channel_port)
     misfits = judge(engines)
@@ -78,6 +95,55 @@ def command(
         "findings": [vars(one) for one in misfits],
     }
     return Result(document, view="check", exit_code=_BLOCKER if fatal else 0)
+
+
+def _hosts(file: str, overrides: Sequence[str], *, accept_new_host_keys: bool) -> Result:
+    """Ask the hosts everything; what is wrong with an engine's environment does not hide what is wrong with a host."""
+    from pdctl.cli.load import read_topology
+    from pdctl.cli.open import asking
+    from pdctl.cluster.facts import gather_facts
+    from pdctl.cluster.known import hosts_of, pdctl_home
+    from pdctl.cluster.preflight import check_cluster
+    from pdctl.cluster.reach import Reach
+    from pdctl.errors import PreflightError
+    from pdctl.plan.planner import plan_cluster
+
+    loaded = read_topology(file, overrides)
+    everywhere = Reach(
+        hosts_of(loaded.topology), pdctl_home(os.environ), asking(accept_new_host_keys=accept_new_host_keys)
+    )
+    early: tuple[Finding, ...] = ()
+    try:
+        try:
+            facts = gather_facts(loaded.topology, everywhere)
+        except PreflightError as error:
+            early = error.findings
+            facts = gather_facts(loaded.topology, assume_gpus=True)
+        plan = plan_cluster(loaded.topology, facts, loaded.source)
+        away = {one.host for one in early if one.check == "reach"}  # not to be waited for a second time
+        there = everywhere.only(host.name for host in plan.hosts if host.name not in away)
+        found = check_cluster(plan, loaded.topology, there)
+    finally:
+        everywhere.close()
+    findings = [*early, *found.findings]
+    fatal = any(one.blocker for one in findings)
+    document: dict[str, Any] = {
+        "schema": 1,
+        "cluster": plan.cluster,
+        "ok": not fatal,
+        "hosts": {
+            host: {
+                "latency_ms": round(answer.latency_s * 1000, 1),
+                "clock_ahead_s": round(answer.clock_ahead_s, 3),
+                "vllm": facts.host(host).vllm_version,
+                "gpus": None if answer.data["gpus"] is None else len(answer.data["gpus"]),
+                "python": answer.data["python"],
+            }
+            for host, answer in found.hosts.items()
+        },
+        "findings": [vars(one) for one in findings],
+    }
+    return Result(document, view="preflight", exit_code=_BLOCKER if fatal else 0)
 
 
 def _version(asked: str) -> tuple[str, bool]:

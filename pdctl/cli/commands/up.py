@@ -18,6 +18,7 @@ from pdctl.errors import UsageError
 if TYPE_CHECKING:
     from pdctl.cluster.reach import Reach
     from pdctl.plan.model import Plan
+    from pdctl.topology.schema import Topology
     from pdctl.topology.source import TopologyFile
 
 
@@ -50,6 +51,7 @@ def command(
     topology = "-" if file == "-" else str(Path(file).absolute())
     hosts = reachable_hosts(home, loaded.topology.name, hosts_of(loaded.topology))
     everywhere = Reach(hosts, home, asking(accept_new_host_keys=accept_new_host_keys))
+    noticed: list[str] = []
     try:
         plan = _plan(loaded, everywhere)
         timeout_s = duration_s("--timeout", timeout) if timeout else float(plan.health["startup_timeout_s"])
@@ -61,6 +63,7 @@ def command(
                 plan, reach,
                 record=record_of(plan, topology=topology, now=time.time()),
                 remember=lambda: remember(home, KnownCluster(plan.cluster, topology, known_hosts(plan))),
+                look=lambda *, serving: _look(plan, loaded.topology, reach, serving, noticed),
                 environ=os.environ, sink=sink, timeout_s=timeout_s, wait=not no_wait, keep=keep, dry_run=dry_run,
                 confirm=lambda text: yes or _confirm(sink, text),
             )  # fmt: skip
@@ -84,7 +87,7 @@ def command(
         "verify": report.to_dict() if report else None,
         "headline": report.headline if report else None,
         "model": plan.served_model_name,
-        "warnings": list(plan.warnings),
+        "warnings": [*plan.warnings, *noticed],
     }
     return Result(document, view="up", exit_code=report.exit_code if report else 0)
 
@@ -101,6 +104,17 @@ def _plan(loaded: TopologyFile, reach: Reach) -> Plan:
         plan_cluster(loaded.topology, gather_facts(loaded.topology, assume_gpus=True), loaded.source)
         raise
     return plan_cluster(loaded.topology, facts, loaded.source)
+
+
+def _look(plan: Plan, topology: Topology, reach: Reach, serving: frozenset[str], noticed: list[str]) -> None:
+    """Look at the hosts; note what is worth a word, and raise what stands in the way."""
+    from pdctl.cluster.preflight import look_at_hosts
+    from pdctl.errors import PreflightError
+
+    found = look_at_hosts(plan, topology, reach, serving=serving)
+    noticed += [str(one) for one in found.warnings]
+    if found.blockers:
+        raise PreflightError(found.blockers)
 
 
 def _verify(plan: Any, reach: Any, sink: Any) -> Any:

@@ -109,9 +109,9 @@ def test_a_host_without_python_is_named(many: Many) -> None:
 
 def test_a_full_disk_is_named(many: Many) -> None:
     up = many.pdctl("up", str(many.topology("h0", "tiny", layout="1P1D")), "--json")
-    assert up.code == 1
-    assert "tiny" in up.out
-    assert "No space left" in up.out
+    assert up.code == 4
+    (finding,) = up.json["error"]["findings"]
+    assert (finding["host"], finding["check"]) == ("tiny", "disk")
     many.nothing_left()
 
 
