@@ -6,7 +6,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("pdctl.cli.commands.plan", "Show everything `up` would do: GPUs, ports, argv, env, kv-transfer-config"),
     "check": (
         "pdctl.cli.commands.check",
-        "Judge kv-transfer-configs and `vllm serve` commands that were written by hand",
+        "Look at the hosts before anything starts, or judge a hand-written kv-transfer-config",
     ),
     "up": ("pdctl.cli.commands.up", "Start the cluster, wait until it is ready, prove that KV moves"),
     "status": ("pdctl.cli.commands.status", "Show the instances with state, GPUs, ports, load"),
