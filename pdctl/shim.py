@@ -1690,7 +1690,9 @@ def verb_lock(root: str) -> tuple[None, int]:
     os.ftruncate(lock, 0)
     os.write(lock, json.dumps({**who, "since": time.strftime("%Y-%m-%d %H:%M:%S")}).encode())
     emit({"held": True})
-    while True:
+    # Over a network the holder has to be heard from: a dead line looks like a silent one for hours.
+    lease_s = who.get("lease_s")
+    while select.select([0], [], [], lease_s)[0]:
         try:
             if not os.read(0, 4096):
                 break

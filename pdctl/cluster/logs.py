@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pdctl.cluster.log_rows import Row, row_of
 from pdctl.errors import TransportError
 from pdctl.vllm.root_causes import HARM, RootCause, Symptom, find_root_cause, find_symptoms
 
@@ -73,7 +74,7 @@ def _texts(client: ShimClient, cluster: str, names: Sequence[str], options: Sequ
         stream = client.log_lines(cluster, options, names)
         try:
             for line in stream.lines():
-                instance, _, text = ([*line.decode(errors="replace").split(" ", 2), "", ""])[:3]
+                instance, _, text = row_of(line)
                 if not text.startswith("pdctl: "):
                     found.setdefault(instance, []).append(text)
         finally:
@@ -83,24 +84,19 @@ def _texts(client: ShimClient, cluster: str, names: Sequence[str], options: Sequ
     return found
 
 
-def log_lines(
-    reach: Reach, cluster: str, placed: dict[str, list[str]], options: Sequence[str]
-) -> Iterator[tuple[str, str, str]]:
-    """Yield (instance, timestamp, text) of the instances on each host (`placed`: host -> names), merged by time."""
+def log_lines(reach: Reach, cluster: str, placed: dict[str, list[str]], options: Sequence[str]) -> Iterator[Row]:
+    """Yield (instance, time stamp, text) of the instances on each host (`placed`: host -> names), merged by time."""
+    if "--follow" in options:
+        from pdctl.cluster.follow import follow_rows
+
+        yield from follow_rows(reach, cluster, placed, options)
+        return
     import heapq
 
     streams = [reach[host].log_lines(cluster, options, names) for host, names in placed.items()]
-
-    def parsed(lines: Iterator[bytes]) -> Iterator[tuple[str, str, str]]:
-        for line in lines:
-            instance, stamp, text = ([*line.decode(errors="replace").split(" ", 2), "", ""])[:3]
-            yield instance, stamp, text
-
     try:
-        if len(streams) == 1:
-            yield from parsed(streams[0].lines())
-        else:
-            yield from heapq.merge(*(parsed(stream.lines()) for stream in streams), key=lambda row: row[1])
+        rows = [map(row_of, stream.lines()) for stream in streams]
+        yield from rows[0] if len(rows) == 1 else heapq.merge(*rows, key=lambda row: row[1])
     finally:
         for stream in streams:
             stream.close()

@@ -30,6 +30,14 @@ class LocalStream:
         for line in self._process.stdout:
             yield line.rstrip(b"\n")
 
+    def write(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
+        except (OSError, ValueError) as error:
+            raise TransportError("local", f"the command is gone: {error}") from error
+
     def close(self) -> None:
         assert self._process.stdin is not None
         try:
@@ -50,6 +58,8 @@ class LocalStream:
 
 class LocalTransport:
     """Runs commands in sessions of their own, so that a Ctrl-C at the terminal reaches pdctl alone."""
+
+    silent_loss = False
 
     def __init__(self, host: str = "local") -> None:
         self.host = host

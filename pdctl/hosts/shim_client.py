@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from pdctl.hosts.transport import Stream, Transport
 
 _SHIM = Path(__file__).parent.parent / "shim.py"
+_LEASE_S = 20.0
+"""A lock over a network ends when its holder has not been heard from for so long."""
 _NO_SUCH_FILE = 2
 """Exit status of Python for a script that is not there."""
 
@@ -38,12 +42,22 @@ class WatchStream:
 class HeldLock:
     """The cluster's lock on one host; released by `close` and by the death of this process."""
 
-    def __init__(self, stream: Stream | None, held_by: Mapping[str, Any] | None) -> None:
+    def __init__(self, stream: Stream | None, held_by: Mapping[str, Any] | None, *, beats: bool = False) -> None:
+        """`beats`: keep saying that we are there, in a thread."""
         self._stream = stream
         self.held_by = held_by
         """Who holds it instead of us; None when it is ours."""
+        self._closed = threading.Event()
+        if stream is not None and beats:
+            threading.Thread(target=self._beat, args=(stream,), name="lock", daemon=True).start()
+
+    def _beat(self, stream: Stream) -> None:
+        with suppress(TransportError):
+            while not self._closed.wait(_LEASE_S / 4):
+                stream.write(b"\n")
 
     def close(self) -> None:
+        self._closed.set()
         if self._stream:
             self._stream.close()
             self._stream = None
@@ -116,15 +130,16 @@ class ShimClient:
     def lock(self, cluster: str, who: Mapping[str, Any]) -> HeldLock:
         """Take the cluster's lock, or say who holds it."""
         self._ensure_installed()
+        lease = {"lease_s": _LEASE_S} if self.transport.silent_loss else {}
         stream = self.transport.stream(
-            self._argv("lock", [self.root(cluster)]), first_input=json.dumps(who).encode() + b"\n"
+            self._argv("lock", [self.root(cluster)]), first_input=json.dumps({**who, **lease}).encode() + b"\n"
         )
         answer = json.loads(next(stream.lines(), b'{"error": "no answer"}'))
         if "error" in answer:
             stream.close()
             raise TransportError(self.host, f"cannot lock {self.root(cluster)}: {answer['error']}")
         if answer["held"]:
-            return HeldLock(stream, None)
+            return HeldLock(stream, None, beats=bool(lease))
         stream.close()
         return HeldLock(None, answer.get("by") or {})
 

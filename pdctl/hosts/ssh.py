@@ -68,6 +68,12 @@ class SshStream:
                 self._transport.host, f"the connection was lost while `{self._name}` ran", fix="run the command again"
             )
 
+    def write(self, data: bytes) -> None:
+        try:
+            self._channel.sendall(data)
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            raise TransportError(self._transport.host, f"the connection to `{self._name}` was lost: {error}") from None
+
     def close(self) -> None:
         self._closed = True
         with suppress(OSError, EOFError, paramiko.SSHException):
@@ -99,6 +105,8 @@ class SshStream:
 
 class SshTransport:
     """One host over ssh. Safe for several threads."""
+
+    silent_loss = True
 
     def __init__(self, host: str, ssh: Mapping[str, Any], login: Login, *, home: Path | None = None) -> None:
         """`ssh` is the topology's `ssh:`; `home` has the .ssh folder, for tests. Nothing is connected yet."""

@@ -26,6 +26,10 @@ class Stream(Protocol):
         """Yield lines of stdout without their newline until the command ends."""
         ...
 
+    def write(self, data: bytes) -> None:
+        """Give the command more input. Raises TransportError if it is gone."""
+        ...
+
     def close(self) -> None:
         """End the command: its standard input is closed, then it is terminated."""
         ...
@@ -35,6 +39,8 @@ class Transport(Protocol):
     """One host. Methods raise TransportError if the host cannot be reached; they return values and print nothing."""
 
     host: str
+    silent_loss: bool
+    """Whether the line can go dead without either end being told."""
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0) -> Completed:
         """Run a command to its end. A non-zero exit is a value, a timeout is a TransportError."""

@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -202,3 +203,55 @@ def test_logs_of_many_hosts_are_one_stream_by_time(many: Many) -> None:
     stamps = [line.split("| ", 1)[1].split(" ", 1)[0] for line in lines if "| " in line]
     assert len(stamps) > 20
     assert stamps == sorted(stamps)
+
+
+def ask(url: str) -> None:
+    body = json.dumps({"model": "tiny", "prompt": "one two three", "max_tokens": 2}).encode()
+    request = urllib.request.Request(f"{url}/v1/completions", body, {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert answer.status == 200
+
+
+def test_followed_logs_survive_a_broken_connection(many: Many) -> None:
+    """No line is lost and none comes twice."""
+    file = many.topology(*FOUR[:2], layout="1P1D", proxy={"bind": "0.0.0.0"})
+    up = many.pdctl.ok("up", str(file), "--json").json
+    url = f"http://{many.bed.address('h0')}:{up['url'].rsplit(':', 1)[1]}"
+    follow = many.pdctl.popen("logs", "-f", "-t")
+    for number in range(24):
+        ask(url)
+        time.sleep(0.1)
+        if number == 8:
+            many.bed.stop_sshd("h1", sessions=True)
+        if number == 12:
+            many.bed.start_sshd("h1")
+    time.sleep(4)
+    follow.send_signal(signal.SIGINT)
+    followed = follow.communicate(timeout=20)[0].splitlines()
+    whole = many.pdctl.ok("logs", "-t").out.splitlines()
+    assert sum("POST /v1/completions" in line for line in whole) >= 48
+    assert sorted(followed) == sorted(whole)
+
+
+@pytest.mark.slow
+def test_a_host_that_is_cut_off_for_good_ends_up_and_the_rest_is_stopped(many: Many) -> None:
+    file = many.topology(*FOUR[:2], layout="1P1D", engine={"args": {"sim-startup": 120}})
+    up = many.pdctl.popen("up", str(file), "--json")
+    eventually(lambda: many.processes("h1"), 15, "it has begun")
+    time.sleep(1)
+    many.bed.cut("h1")
+    out, err = up.communicate(timeout=150)
+    assert up.returncode == 1, out + err
+    assert "h1" in out
+    many.nothing_left("h0")
+    many.bed.heal("h1")
+    assert many.pdctl.ok("down", "--json", timeout_s=90).json["clean"] is True
+    many.nothing_left()
+
+
+def test_a_killed_shim_there_leaves_an_instance_that_down_finds(many: Many) -> None:
+    file = many.topology(*FOUR[:2], layout="1P1D")
+    many.pdctl.ok("up", str(file))
+    many.bed.exec("h1", ["sh", "-c", "pkill -9 -f 'shim-.* start'"], user="root", check=False)
+    assert many.pdctl.ok("down", "--json").json["clean"] is True
+    many.nothing_left()
