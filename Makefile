@@ -9,7 +9,7 @@ export PDCTL_VLLM_PYTHON ?= $(VLLM_PYTHON)
 # sshd, network namespaces and firewalls of the tests' hosts, and the login shells that they are tried with
 TESTBED_PACKAGES = iproute2 nftables openssh-server openssh-client util-linux fish zsh tcsh
 
-.PHONY: help install demo demo-down test test-quick test-vllm testbed lint types bench vllm-facts vllm-cpu tiny-model clean
+.PHONY: help install demo demo-down test test-quick test-vllm testbed lint types bench vllm-facts vllm-cpu tiny-model bench-hosts clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -57,6 +57,9 @@ types: $(VENV)/.installed-dev  ## mypy, strict
 
 vllm-facts: $(VENV)/.installed-dev  ## add new vLLM releases to pdctl/vllm/releases.json, from their wheels
 	$(BIN)/python -m tools.vllm_facts
+
+bench-hosts: $(VENV)/.installed-dev  ## `status` on 1 and 16 hosts against parallel-ssh (as root, after `make testbed`)
+	$(BIN)/python -W ignore bench/hosts.py
 
 bench: $(VENV)/.installed-dev  ## ratios: start-up against honcho, command latency against bare Python, planning
 	$(BIN)/python bench/startup.py
