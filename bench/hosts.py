@@ -2,7 +2,7 @@
 
     python bench/hosts.py [--runs 5]
 
-Needs a testbed (`make testbed`, as root). Median of the runs, in alternating rounds.
+Needs a testbed (`make testbed`, as root), and a checkout that hosts see: not below /tmp or /home. Median of the runs, in alternating rounds.
 """
 
 from __future__ import annotations

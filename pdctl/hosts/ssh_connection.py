@@ -33,6 +33,8 @@ _TRIES = 4
 """Connections to a server that hangs up before it has said who it is: sshd's MaxStartups drops at random."""
 _PAUSE_S = 0.3
 _KEEPALIVE_S = 5.0
+_ASKABLE = {"password", "keyboard-interactive"}
+"""Methods that a password does for: paramiko answers a single hidden question with it."""
 _SILENT_S = 15.0
 """A server that doesn't answer a keepalive for so long is taken for gone."""
 
@@ -170,7 +172,10 @@ class _AddUnknown(paramiko.MissingHostKeyPolicy):
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:  # noqa: ARG002
         with self._lock:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._file.open("a") as file:
+            with self._file.open("a+") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+                if file.read(1) not in ("", "\n"):
+                    file.write("\n")
                 file.write(f"{hostname} {key.get_name()} {key.get_base64()}\n")
 
 
@@ -197,7 +202,7 @@ def _connect(host: str, target: SshTarget, login: Login, client: paramiko.SSHCli
                 ) from None
         except paramiko.AuthenticationException as error:
             allowed = list(getattr(error, "allowed_types", ()) or ()) or _allowed(client)
-            may_ask = "password" in allowed and password is None
+            may_ask = bool(_ASKABLE & set(allowed)) and password is None
             if not may_ask or (password := login.secret(f"Password of {target.text}: ")) is None:
                 raise _refused(host, target, allowed, passphrase) from None
         else:

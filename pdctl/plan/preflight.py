@@ -20,6 +20,7 @@ _SHM = 1 << 30
 """Bytes of /dev/shm that NCCL and vLLM's message queues of one host get by with; docker's default is 64 MiB."""
 _DISK_FULL = 16 << 20
 _PYTHON = (3, 9)
+_DRIVER_OF_CUDA = {"11": 450, "12": 525, "13": 580}
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound
 
@@ -269,6 +270,20 @@ def _gpu_memory(
             "end what runs there",
             blocker=False,
         )
+
+
+def driver_too_old(drivers: Sequence[str], cuda: str) -> str | None:
+    """Say what is wrong if a driver (such as 535.104) cannot run programs built for a CUDA release (such as 12.8.90).
+
+    Within a major release any driver of it will do (NVIDIA's CUDA compatibility guide, minor version compatibility).
+    """
+    needed = _DRIVER_OF_CUDA.get(cuda.split(".", maxsplit=1)[0])
+    for driver in drivers:
+        major = driver.split(".", maxsplit=1)[0]
+        if needed is not None and major.isdigit() and int(major) < needed:
+            release = ".".join(cuda.split(".")[:2])
+            return f"driver {driver} is too old for CUDA {release}, for which this vLLM is built: it needs {needed} or newer"
+    return None
 
 
 def _models(plan: Plan, answers: Mapping[str, HostAnswer]) -> Iterator[Finding]:

@@ -27,6 +27,7 @@ class Place:
     transport: Transport
     folder: Path
     alive: Callable[[int], bool]
+    python: str
 
     def kill(self, pid: int) -> None:
         self.transport.run(["/bin/kill", "-9", str(pid)])
@@ -35,7 +36,7 @@ class Place:
 @pytest.fixture(params=["local", "ssh"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     if request.param == "local":
-        yield Place(LocalTransport("local"), tmp_path, alive)
+        yield Place(LocalTransport("local"), tmp_path, alive, sys.executable)
         return
     from pdctl.hosts.ssh import SshTransport
     from pdctl.hosts.ssh_connection import Login
@@ -45,7 +46,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     transport = SshTransport("h0", {"host": "h0"}, login, home=request.getfixturevalue("ssh_home"))
     folder = bed.shared / tmp_path.name
     folder.mkdir()
-    yield Place(transport, folder, lambda pid: pid in {one.pid for one in bed.processes("h0")})
+    yield Place(transport, folder, lambda pid: pid in {one.pid for one in bed.processes("h0")}, "python3")
     transport.close()
     login.close()
     shutil.rmtree(folder)
@@ -132,9 +133,10 @@ def test_a_stream_that_refuses_sigterm_is_killed(transport: Transport, place: Pl
 
 
 def test_the_shim_installs_itself_and_does_all_its_verbs(transport: Transport, place: Place) -> None:
-    client = ShimClient(transport, str(place.folder / "home"), sys.executable)
+    client = ShimClient(transport, str(place.folder / "home"), place.python)
     cluster = Cluster(place.folder / "home" / "c")
     spec = cluster.spec("a", SERVE)
+    spec["argv"] = [place.python, *spec["argv"][1:]]
     try:
         assert client.start("c", {"name": "c"}, [{"spec": spec, "env": {}}])["started"] == ["a"]
         watch = client.watch("c")
@@ -164,7 +166,7 @@ def test_the_shim_installs_itself_and_does_all_its_verbs(transport: Transport, p
 
 def test_a_workdir_that_cannot_be_written_is_said_with_its_path(transport: Transport, place: Place) -> None:
     (place.folder / "file").write_text("")
-    client = ShimClient(transport, str(place.folder / "file" / "home"), sys.executable)
+    client = ShimClient(transport, str(place.folder / "file" / "home"), place.python)
     with pytest.raises(TransportError, match=r"cannot write .*file/home/shim-.*: Not a directory") as error:
         client.query("c")
     assert error.value.host == transport.host

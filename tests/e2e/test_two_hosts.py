@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds import Many, bed, many, ssh_home, testbed
+from tests.beds import Many, bed, many, on_hosts, ssh_home, testbed
 from tests.conftest import free_block
 
 __all__ = ["bed", "many", "ssh_home", "testbed"]
@@ -19,7 +19,7 @@ def test_kv_crosses_between_hosts(many: Many, vllm_python: Path, tiny_model: Pat
     shutil.copytree(tiny_model, model)
     base = free_block()
     hosts = [
-        {"name": name, "ssh": {"host": name}, "address": many.bed.address(name), "python": str(vllm_python)}
+        {"name": name, "ssh": {"host": name}, "address": many.bed.address(name), "python": on_hosts(vllm_python)}
         for name in ("h0", "h2")
     ]
     file = many.pdctl.topology(

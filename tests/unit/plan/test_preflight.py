@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pdctl.plan.model import Plan
-from pdctl.plan.preflight import HostAnswer, addresses_on, judge_hosts, judge_peers
+from pdctl.plan.preflight import HostAnswer, addresses_on, driver_too_old, judge_hosts, judge_peers
 from tests.planning import plan_of
 
 FILE = """
@@ -107,3 +107,23 @@ def test_who_cannot_reach_whom(plan: Plan) -> None:
 
 def test_addresses_are_those_that_instances_bind(plan: Plan) -> None:
     assert addresses_on(plan, "b") == ["10.0.0.2"]
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "old"),
+    [
+        ("535.104.05", "12.8.90", False),
+        ("525.60", "12.9.1", False),
+        ("470.82", "12.1.0", True),
+        ("575.51", "13.0.48", True),
+        ("580.65", "13.0.48", False),
+        ("575.51", "14.0", False),
+        ("[N/A]", "13.0", False),
+    ],
+)
+def test_drivers(driver: str, cuda: str, old: bool) -> None:
+    said = driver_too_old([driver], cuda)
+    assert (said is not None) is old
+    if said:
+        assert driver in said
+        assert cuda[:4] in said
