@@ -19,6 +19,7 @@ import hypothesis
 import pytest
 import yaml
 
+pytest_plugins = ["tests.beds"]
 ROOT = Path(__file__).parent.parent
 # No example may fail because the machine was busy: tests don't time.
 hypothesis.settings.register_profile("pdctl", deadline=None)

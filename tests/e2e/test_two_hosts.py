@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.beds import Many, bed, many, on_hosts, ssh_home, testbed
+from tests.beds import Many, on_hosts
 from tests.conftest import free_block
 
-__all__ = ["bed", "many", "ssh_home", "testbed"]
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
 
