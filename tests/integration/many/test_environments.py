@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +22,15 @@ def topology(many: Many, **engine: Any) -> str:
 
 
 @pytest.fixture
-def environment(many: Many) -> Path:
+def environment(many: Many) -> Iterator[Path]:
     """An environment that has a vLLM once it is activated; its path has a blank."""
     folder = many.bed.shared / "an env"
     info = folder / "site" / "vllm-0.22.1.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.22.1\n")
     (folder / "activate").write_text(f"export PYTHONPATH='{folder}/site'\n")
-    return folder
+    yield folder
+    shutil.rmtree(folder)
 
 
 def test_nothing_given_names_every_host_and_both_ways_out(many: Many) -> None:
