@@ -105,8 +105,10 @@ class PreflightError(PdctlError):
 class TransportError(PdctlError):
     """A host could not be reached, or a command of pdctl's own failed there."""
 
-    def __init__(self, host: str, what: str, *, fix: str = "") -> None:
+    def __init__(self, host: str, what: str, *, fix: str = "", away: bool = False) -> None:
+        """`away`: the line is broken, which may mend; trying again makes sense."""
         super().__init__(what, where=host, fix=fix)
+        self.away = away
         self.host = host
 
 

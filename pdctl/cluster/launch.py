@@ -17,7 +17,7 @@ from pdctl.errors import Finding, LaunchError, PreflightError, TransportError
 from pdctl.events import Event, Sink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pdctl.cluster.observe import Observed
     from pdctl.cluster.reach import Reach
@@ -111,7 +111,10 @@ class Launch:
             Event("stopping", self._plan.cluster, f"stopping {', '.join(one.name for one in self.started)}")
         )
         answers = self._reach.each(
-            lambda client: client.stop(self._plan.cluster, placed[client.host], timeout_s=10.0), placed
+            lambda client: _patiently(
+                lambda: client.stop(self._plan.cluster, placed[client.host], timeout_s=10.0), patience_s=10.0
+            ),
+            placed,
         )
         left: list[dict[str, Any]] = []
         for host, answer in answers.items():
@@ -155,7 +158,7 @@ class Launch:
             {"spec": spec, "env": environment_of(instance, self._environ)}
             for spec, instance in zip(specs, batch, strict=True)
         ]
-        return client.start(self._plan.cluster, self._record, bundle)
+        return _patiently(lambda: client.start(self._plan.cluster, self._record, bundle))  # starting twice starts once
 
     def _watch(self, host: str, inbox: queue.Queue[tuple[str, Mapping[str, Any] | None]]) -> _SteadyWatch:
         watch = _SteadyWatch(self._reach[host], self._plan.cluster)
@@ -226,7 +229,7 @@ class _SteadyWatch:
 
     def __init__(self, client: ShimClient, cluster: str) -> None:
         self._client, self._cluster = client, cluster
-        self._watch = client.watch(cluster)
+        self._watch = _patiently(lambda: client.watch(cluster))
         self._closed = threading.Event()
 
     def messages(self) -> Iterator[dict[str, Any]]:
@@ -251,6 +254,18 @@ class _SteadyWatch:
     def close(self) -> None:
         self._closed.set()
         self._watch.close()
+
+
+def _patiently(call: Callable[[], T], patience_s: float = _AWAY_S) -> T:
+    """Call again while the line to the host is broken, for a while; the call must be one that may be made twice."""
+    began = time.monotonic()
+    while True:
+        try:
+            return call()
+        except TransportError as error:
+            if not error.away or time.monotonic() - began > patience_s:
+                raise
+            time.sleep(_RETRY_S)
 
 
 def _all_good(answers: Mapping[str, T | TransportError]) -> dict[str, T]:

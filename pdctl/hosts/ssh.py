@@ -65,7 +65,10 @@ class SshStream:
             self._channel.status_event.wait(0.05)  # the status comes after the end of the output
         if not self._closed and self._channel.exit_status < 0:  # paramiko's -1: it was closed without one
             raise TransportError(
-                self._transport.host, f"the connection was lost while `{self._name}` ran", fix="run the command again"
+                self._transport.host,
+                f"the connection was lost while `{self._name}` ran",
+                fix="run the command again",
+                away=True,
             )
 
     def write(self, data: bytes) -> None:
@@ -137,7 +140,7 @@ class SshTransport:
             channel.close()
         if status is None:
             raise TransportError(
-                self.host, f"the connection was lost while `{argv[0]}` ran", fix="run the command again"
+                self.host, f"the connection was lost while `{argv[0]}` ran", fix="run the command again", away=True
             )
         return self._completed(argv[0], command, status, bytes(out), bytes(err))
 

@@ -93,6 +93,7 @@ class SshConnection:
                         host,
                         f"{target.text} hung up before it said what it is: {error}",
                         fix="check that an ssh server listens there and lets you in (MaxStartups, fail2ban, DenyUsers)",
+                        away=True,
                     ) from None
                 time.sleep(_PAUSE_S * (1 + random.random()) * (_TRIES - left))  # noqa: S311 - spreads, protects nothing
             except BaseException:
@@ -277,6 +278,7 @@ def _socket(host: str, target: SshTarget, login: Login) -> Any:
             host,
             f"{target.text}: {_said(error)}",
             fix="check that the host is up and an ssh server listens on that port",
+            away=True,
         ) from None
 
 
@@ -326,6 +328,7 @@ def _silent(host: str, target: SshTarget) -> TransportError:
         host,
         f"{target.text} does not answer within {target.connect_timeout_s:g} s",
         fix="check that the host is up and no firewall is in between",
+        away=True,
     )
 
 

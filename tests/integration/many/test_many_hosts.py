@@ -21,6 +21,11 @@ def states(many: Many) -> dict[str, str]:
     return {one["name"]: one["state"] for one in many.pdctl.status()["instances"]}
 
 
+def serving(many: Many, host: str) -> list[str]:
+    """Return the engines on a host."""
+    return [row for row in many.processes(host).get(host, []) if "'pdctl.sim'" in row and "shim-" not in row]
+
+
 def test_2p2d_on_four_hosts_comes_up_serves_verifies_and_goes_down(many: Many) -> None:
     file = many.topology(*FOUR, proxy={"bind": "0.0.0.0"})
     up = many.pdctl.ok("up", str(file), "--json").json
@@ -165,16 +170,14 @@ def test_a_killed_up_is_finished_by_the_next(many: Many) -> None:
     outcome = many.pdctl.ok("up", str(file), "--json").json
     assert outcome["verify"]["ok"] is True
     for host in FOUR[:2]:
-        engines = [row for row in many.processes(host)[host] if "pdctl.sim" in row and "shim" not in row]
-        assert len(engines) == 1, engines
+        assert len(serving(many, host)) == 1
 
 
 def test_the_line_breaks_during_up(many: Many) -> None:
     """A cut of some seconds costs those seconds only."""
     file = many.topology(*FOUR[:2], layout="1P1D", engine={"args": {"sim-startup": 6}})
     up = many.pdctl.popen("up", str(file), "--json")
-    eventually(lambda: many.processes("h1"), 15, "it has begun")
-    time.sleep(1)
+    eventually(lambda: serving(many, "h1"), 15, "it has begun")
     many.bed.stop_sshd("h1", sessions=True)
     time.sleep(1)
     many.bed.start_sshd("h1")
@@ -237,8 +240,7 @@ def test_followed_logs_survive_a_broken_connection(many: Many) -> None:
 def test_a_host_that_is_cut_off_for_good_ends_up_and_the_rest_is_stopped(many: Many) -> None:
     file = many.topology(*FOUR[:2], layout="1P1D", engine={"args": {"sim-startup": 120}})
     up = many.pdctl.popen("up", str(file), "--json")
-    eventually(lambda: many.processes("h1"), 15, "it has begun")
-    time.sleep(1)
+    eventually(lambda: serving(many, "h1"), 15, "it has begun")
     many.bed.cut("h1")
     out, err = up.communicate(timeout=150)
     assert up.returncode == 1, out + err
