@@ -455,9 +455,13 @@ def test_no_secret_reaches_a_file_or_a_process_list(pdctl: Pdctl) -> None:
 
 
 def test_purge_forgets_the_cluster(pdctl: Pdctl) -> None:
-    pdctl.ok("up", str(pdctl.topology(layout="0P0D", connector=None, aggregated={"replicas": 1})))
+    file = pdctl.topology(layout="0P0D", connector=None, aggregated={"replicas": 1})
+    pdctl.ok("up", str(file))
     pdctl.ok("down", "--purge")
     assert not (pdctl.home / "test").exists()
+    assert pdctl.status()["state"] == "stopped", "./topology.yaml still says what could run"
+    assert not (pdctl.home / "test").exists(), "looking leaves nothing"
+    file.unlink()
     assert pdctl("status").code == 2
     assert pdctl.ok("ls", "--json").json["clusters"] == []
 

@@ -257,3 +257,38 @@ def test_a_killed_shim_there_leaves_an_instance_that_down_finds(many: Many) -> N
     many.bed.exec("h1", ["sh", "-c", "pkill -9 -f 'shim-.* start'"], user="root", check=False)
     assert many.pdctl.ok("down", "--json").json["clean"] is True
     many.nothing_left()
+
+
+def test_a_host_that_is_cut_off_during_down(many: Many) -> None:
+    """Whatever that `down` managed, the next one finishes it."""
+    file = many.topology(*FOUR[:2], layout="1P1D")
+    many.pdctl.ok("up", str(file))
+    down = many.pdctl.popen("down", "--json")
+    time.sleep(0.5)
+    many.bed.cut("h1")
+    out, err = down.communicate(timeout=120)
+    assert down.returncode in (0, 1), out + err
+    assert down.returncode == 0 or "h1" in out
+    many.bed.heal("h1")
+    assert many.pdctl.ok("down", "--json", timeout_s=120).json["clean"] is True
+    many.nothing_left()
+
+
+def test_a_port_that_is_taken_between_check_and_launch(many: Many) -> None:
+    file = many.topology(*FOUR[:2], layout="1P1D", engine={"args": {"sim-startup": 4}}, restart={"policy": "never"})
+    plan = many.pdctl.ok("plan", str(file), "--format", "json").json
+    one = next(one for one in plan["instances"] if one["host"] == "h1")
+    script = f"import socket,sys; s=socket.create_server(('{many.bed.address('h1')}', {one['ports']['http']})); print('on', flush=True); sys.stdin.read()"
+    up = many.pdctl.popen("up", str(file), "--json")
+    eventually(lambda: serving(many, "h1"), 15, "the engine is on its way to its port")
+    holder = many.bed.popen("h1", ["python3", "-c", script], stdin=-1, stdout=-1)
+    try:
+        assert holder.stdout.readline() == b"on\n"
+        out, err = up.communicate(timeout=60)
+        assert up.returncode == 1, out + err
+        error = json.loads(out)["error"]
+        assert (error["instance"], error["cause"]) == (one["name"], "the port is taken by another process")
+        assert error["fix"]
+    finally:
+        holder.communicate()
+    many.nothing_left()
